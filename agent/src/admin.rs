@@ -16,7 +16,6 @@ use shunt_control::Statistics;
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
@@ -36,10 +35,6 @@ pub struct AgentView {
     pub has_hep: bool,
     /// When each problem was first seen.
     pub since: Mutex<HashMap<String, Instant>>,
-}
-
-fn endpoint(address: SocketAddr) -> Endpoint {
-    Endpoint::new(address.ip().to_canonical(), address.port())
 }
 
 /// A text, unless it is empty.
@@ -370,8 +365,8 @@ impl Admin for AgentView {
             .ok_or_else(|| Failure::new(FailureKind::NotFound, format!("no call with Call-ID {}", call.as_text())))
     }
 
-    async fn trace(&self, source: SocketAddr, destination: SocketAddr) -> Result<Trace, Failure> {
-        let key = FiveTuple::new(endpoint(source), endpoint(destination));
+    async fn trace(&self, source: Endpoint, destination: Endpoint) -> Result<Trace, Failure> {
+        let key = FiveTuple::new(source, destination);
         let call = self.core.read(|book| {
             let id = book.stream_at(key.dst)?;
             let line = book.line(id.line)?;
@@ -383,7 +378,7 @@ impl Admin for AgentView {
                 component: id.component.into(),
                 state: stream.state,
                 reason: stream.reason,
-                expected_source: line.leg(id.sender).learned.map(crate::facts::socket),
+                expected_source: line.leg(id.sender).learned,
             })
         });
         let data_plane = match self.core.plane() {

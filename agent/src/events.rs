@@ -1,6 +1,6 @@
 //! What happened, for people: an event of the admin API, and for some a line of the log.
 
-use crate::facts::{KEPT, counted, entry, happened, micros, socket, table};
+use crate::facts::{KEPT, counted, entry, happened, micros, table};
 use crate::{clock::Clock, facts};
 use shunt_admin::{
     AgentFacts, AgentWhat, CallFacts, CallWhat, ControlFacts, Event, EventLog, Facts, LearnFacts, LinkFacts, LinkWhat, Repeats, StateFacts,
@@ -12,7 +12,7 @@ use shunt_hep::sip::Message;
 use shunt_latch::Found;
 use shunt_net::Endpoint;
 use shunt_plane::Written;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const GATHERED: Duration = Duration::from_secs(1);
 const MOST_GATHERED: usize = 512;
 
 /// Packets that are like one before: their stream, source and verdict.
-type Alike = (StreamId, SocketAddr, Verdict);
+type Alike = (StreamId, Endpoint, Verdict);
 
 /// Where events go.
 pub struct Events {
@@ -124,7 +124,7 @@ impl Events {
             return;
         }
         let make = |count| of_stream(book, stream, Facts::Learn(facts::learned(notice, verdict, count)));
-        let alike = (stream, socket(notice.key.src), verdict);
+        let alike = (stream, notice.key.src, verdict);
         if lock(&self.learned).admit(self.clock.uptime(), &alike, || make(0)) {
             self.append(|| make(1));
         }

@@ -8,26 +8,19 @@ use shunt_calls::{Counters, Ended, Happening, Ignored, Notice, Operation, RelayE
 use shunt_hep::sip::{Message, SdpMedia};
 use shunt_net::Endpoint;
 use shunt_plane::Written;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Bytes of one text of the network that an event holds.
 pub const KEPT: usize = 1024;
 
-/// An endpoint as the standard library has it.
-#[must_use]
-pub fn socket(endpoint: Endpoint) -> SocketAddr {
-    SocketAddr::new(endpoint.addr, endpoint.port)
-}
-
 /// An entry as the admin API has it.
 #[must_use]
 pub fn entry(entry: RelayEntry) -> Entry {
     Entry {
-        source: socket(entry.key().src),
-        destination: socket(entry.key().dst),
-        new_source: Some(socket(entry.new_source())),
-        new_destination: Some(socket(entry.new_destination())),
+        source: entry.key().src,
+        destination: entry.key().dst,
+        new_source: Some(entry.new_source()),
+        new_destination: Some(entry.new_destination()),
     }
 }
 
@@ -55,7 +48,7 @@ fn some(bytes: &[u8]) -> Option<Text> {
 /// A SIP message of which a copy came.
 #[must_use]
 pub fn sip(source: Endpoint, destination: Endpoint, message: &Message) -> SipFacts {
-    let known = |end: Endpoint| (end.port != 0).then(|| socket(end));
+    let known = |end: Endpoint| (end.port != 0).then_some(end);
     SipFacts {
         start: match (message.method(), message.status()) {
             (Some(method), _) => SipStart::Method(method.into()),
@@ -147,8 +140,8 @@ pub fn verdict(verdict: shunt_calls::Verdict) -> Verdict {
 pub fn learned(notice: &Notice, verdict: Verdict, count: u32) -> LearnFacts {
     LearnFacts {
         verdict,
-        source: socket(notice.key.src),
-        port: socket(notice.key.dst),
+        source: notice.key.src,
+        port: notice.key.dst,
         ssrc: notice.media.map(|media| media.ssrc),
         sequence: notice.media.map(|media| media.sequence),
         payload_type: notice.payload_type,
@@ -168,7 +161,7 @@ pub fn happened(what: Happening) -> (CallFacts, Option<StreamId>) {
         Happening::Resumed => (CallFacts::of(CallWhat::Resumed), None),
         Happening::Moved { stream, before, source } => {
             let mut facts = CallFacts::of(CallWhat::Moved);
-            (facts.before, facts.source) = (Some(socket(before)), Some(socket(source)));
+            (facts.before, facts.source) = (Some(before), Some(source));
             (facts, Some(stream))
         }
         Happening::Idle { stream, silent } => {
@@ -193,8 +186,8 @@ pub fn table(written: &Written) -> TableFacts {
         Operation::Modify(written) => (TableOperation::Modify, entry(written)),
         Operation::Delete(key) => {
             let gone = Entry {
-                source: socket(key.src),
-                destination: socket(key.dst),
+                source: key.src,
+                destination: key.dst,
                 new_source: None,
                 new_destination: None,
             };
@@ -246,9 +239,9 @@ fn ended_line(line: &shunt_calls::EndedLine) -> EndedLine {
 
 fn ended_party(party: &shunt_calls::EndedParty) -> EndedParty {
     EndedParty {
-        signalled: party.signalled.map(socket),
-        source: party.learned.map(socket),
-        relay_port: party.relay.map(socket),
+        signalled: party.signalled,
+        source: party.learned,
+        relay_port: party.relay,
         rtp: counted(party.rtp),
         rtcp: counted(party.rtcp),
         relay_packets: party.relay_packets,

@@ -1,7 +1,7 @@
 //! The call state as the admin API shows it.
 
 use crate::clock::Clock;
-use crate::facts::{entry, micros, sdp, socket};
+use crate::facts::{entry, micros, sdp};
 use shunt_admin::{CallFilter, CallPage, CallView, LegView, LineView, StreamView};
 use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time};
 
@@ -61,10 +61,10 @@ fn line_view(line: &shunt_calls::LineView, look: Look, relay: String) -> LineVie
 
 fn leg_view(leg: &shunt_calls::LegView, look: Look) -> LegView {
     LegView {
-        signalled: leg.signalled.map(socket),
-        latched: leg.learned.map(socket),
-        latched_rtcp: leg.learned_rtcp.map(socket),
-        relay_port: leg.relay.map(socket),
+        signalled: leg.signalled,
+        latched: leg.learned,
+        latched_rtcp: leg.learned_rtcp,
+        relay_port: leg.relay,
         asymmetric: leg.asymmetric,
         source_mismatches: leg.mismatches,
         payload_types: leg.payload_types.to_vec(),

@@ -256,8 +256,8 @@ impl State {
             }
             made.push(MediumUsage {
                 medium: super::leg_name(*key),
-                address: crate::facts::socket(leg.relay),
-                latched: leg.source.map(crate::facts::socket),
+                address: leg.relay,
+                latched: leg.source,
                 payload_type: state.payload_type,
                 codecs: state.codecs.clone(),
                 sent: sent.told(),

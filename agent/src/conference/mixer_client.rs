@@ -10,8 +10,8 @@ use shunt_admin::TiledCodec;
 use shunt_conference::adaptation::Medium;
 use shunt_conference::jobs::Job;
 use shunt_conference::tiles::{Area, Said, Shown};
+use shunt_net::Endpoint;
 use shunt_rtpproxy::framing::ControlAddress;
-use std::net::SocketAddr;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -39,11 +39,11 @@ pub enum MixerError {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Status {
     pub epoch: u64,
-    pub audio: SocketAddr,
+    pub audio: Endpoint,
     pub receivers: u64,
     pub load: f64,
     pub full: Option<String>,
-    pub video: SocketAddr,
+    pub video: Endpoint,
     pub tiles: u64,
     pub most_tiles: u64,
 }
@@ -152,7 +152,7 @@ pub struct Accepted {
     pub epoch: u64,
     /// Where it takes what it is described.
     #[serde(alias = "audio", alias = "video")]
-    pub at: SocketAddr,
+    pub at: Endpoint,
 }
 
 /// A conference's audio or video as a mixer is told of it.
@@ -177,8 +177,8 @@ impl Description {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tiling {
-    pub from: SocketAddr,
-    pub to: SocketAddr,
+    pub from: Endpoint,
+    pub to: Endpoint,
     pub codec: TiledCodec,
     pub payload_type: u8,
     pub streams: Vec<Stream>,
@@ -208,7 +208,7 @@ pub struct Tile {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Audio {
-    pub from: SocketAddr,
+    pub from: Endpoint,
     pub announcements: bool,
     pub participants: Vec<Participant>,
 }
@@ -230,7 +230,7 @@ pub struct Codec {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mix {
-    pub to: SocketAddr,
+    pub to: Endpoint,
     pub ssrc: u32,
     #[serde(flatten)]
     pub codec: Codec,

@@ -7,7 +7,7 @@
 
 use super::Conferences;
 use super::mixer_client::{self as client, Description, MixerError, Status};
-use super::state::{LegState, Member, Room, State, canonical};
+use super::state::{LegState, Member, Room, State};
 use super::store::KeptMixer;
 use shunt_conference::adaptation::Medium;
 use shunt_conference::jobs::Job;
@@ -19,7 +19,7 @@ use shunt_net::Endpoint;
 use shunt_rtp::rtcp;
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -48,7 +48,7 @@ impl Placed {
     pub fn restored(kept: &KeptMixer) -> Self {
         Self {
             control: kept.control.clone(),
-            at: canonical(kept.at),
+            at: kept.at,
             port: kept.port,
             told: None,
         }
@@ -207,11 +207,6 @@ impl State {
     }
 }
 
-#[must_use]
-pub fn socket(end: Endpoint) -> SocketAddr {
-    SocketAddr::new(end.addr, end.port)
-}
-
 /// Where the system has no random number, the clock's nanoseconds are as good as any: SSRCs are no secret.
 #[must_use]
 pub fn random_ssrc() -> u32 {
@@ -302,7 +297,7 @@ impl Conferences {
                 continue;
             };
             if let Ok(status) = &status {
-                let at = [status.audio, status.video].map(canonical);
+                let at = [status.audio, status.video];
                 self.with(|state| state.mixers_at.extend(at));
             }
             let now = status.map_err(|error| error.to_string());
@@ -480,7 +475,7 @@ impl Conferences {
                     self.mixers.give(&control, medium, description.work());
                     let placed = Placed {
                         control: control.clone(),
-                        at: canonical(accepted.at),
+                        at: accepted.at,
                         port,
                         told: Some((accepted.epoch, description)),
                     };
@@ -519,7 +514,7 @@ impl Conferences {
             Ok(accepted) => {
                 let placed = state.rooms.get_mut(name).and_then(|room| room.placed.get_mut(&job));
                 if let Some(placed) = placed.filter(|placed| placed.control == control) {
-                    let moved = placed.at != canonical(accepted.at);
+                    let moved = placed.at != accepted.at;
                     placed.told = Some((accepted.epoch, description));
                     if moved {
                         self.lose(state, name, job, "its address is another");

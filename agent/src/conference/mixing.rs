@@ -2,16 +2,17 @@
 
 use super::Conferences;
 use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
-use super::mixers::{random_ssrc, socket};
+use super::mixers::random_ssrc;
 use super::state::Room;
 use shunt_admin::{Failure, FailureKind};
 use shunt_conference::adaptation::{Medium, OWN_SSRC};
 use shunt_conference::jobs::Job;
 use shunt_conference::reports::for_receivers;
 use shunt_conference::tables::Name;
+use shunt_net::Endpoint;
 use shunt_rtp::rtcp;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// Payload types of those who named none (RFC 3551 section 6).
 const STATIC: [(u8, &str); 3] = [(0, "PCMU"), (8, "PCMA"), (9, "G722")];
@@ -55,7 +56,7 @@ impl Room {
             let mix = one.mix_leg().filter(|(_, to)| one.mixed && to.receives).and_then(|(further, to)| {
                 let own = one.mix()?.number;
                 Some(Mix {
-                    to: socket(to.relay),
+                    to: to.relay,
                     ssrc: *mixes.ssrcs.entry(one.name.clone()).or_insert_with(random_ssrc),
                     codec: codecs(further).into_iter().find(|codec| codec.payload_type == own)?,
                 })
@@ -68,7 +69,7 @@ impl Room {
             });
         }
         mixes.ssrcs.retain(|name, _| conference.get(name).is_some());
-        let from = SocketAddr::new(address, port);
+        let from = Endpoint::new(address, port);
         Some(Description::Mixes {
             audio: Audio {
                 from,

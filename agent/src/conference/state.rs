@@ -24,7 +24,7 @@ use shunt_conference::tables::{Name, Source};
 use shunt_latch::{Component, Latch, Names, Parties, Scanners, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// A medium of a participant; further ones of a medium (`video/2`) bring it one sender each.
 pub type LegKey = (Medium, u8);
@@ -328,11 +328,6 @@ pub fn asked(wish: mixing::Mixed) -> Mixed {
     }
 }
 
-#[must_use]
-pub fn canonical(address: SocketAddr) -> Endpoint {
-    Endpoint::new(address.ip().to_canonical(), address.port())
-}
-
 /// The addresses that signalling names, as a latch takes them.
 #[must_use]
 pub fn names(signalled: &[IpAddr]) -> Names {
@@ -508,7 +503,6 @@ impl Room {
     /// As it is to be carried on by the next agent.
     #[must_use]
     pub fn keep(&self) -> Kept {
-        let address = |end: Endpoint| SocketAddr::new(end.addr, end.port);
         let participants = self.people().map(|(one, member)| {
             let legs = one.legs.iter().filter_map(|(key, leg)| {
                 let state = member.legs.get(key)?;
@@ -516,8 +510,8 @@ impl Room {
                     medium: leg_name(*key),
                     port: leg.relay.port,
                     transport: state.transport.clone(),
-                    source: leg.source.map(address),
-                    rtcp: state.rtcp.map(address),
+                    source: leg.source,
+                    rtcp: state.rtcp,
                     ssrcs: leg.ssrcs.clone(),
                     repair: leg.repair.clone(),
                     payload_type: state.payload_type,
@@ -527,7 +521,7 @@ impl Room {
                     muxed: leg.muxed,
                     codecs: state.codecs.clone(),
                     layers: state.layers.clone(),
-                    destination: state.destination.map(address),
+                    destination: state.destination,
                     sent: state.sent,
                     received: state.received,
                 })
@@ -548,7 +542,7 @@ impl Room {
             let ssrcs = self.mixes.ssrcs.iter().filter(|_| job == Job::Mixes);
             Some(KeptMixer {
                 control: placed.control.clone(),
-                at: address(placed.at),
+                at: placed.at,
                 port: placed.port,
                 ssrcs: ssrcs.map(|(name, ssrc)| (name.to_string(), *ssrc)).collect(),
             })
@@ -815,9 +809,8 @@ impl State {
         for one in kept.legs {
             let key = parse_medium(&one.medium).map_err(|failure| failure.message)?;
             self.ports.claim(one.port);
-            let endpoint = canonical;
             let mut leg = Leg::new(Endpoint::new(address, one.port));
-            leg.source = one.source.map(endpoint);
+            leg.source = one.source;
             (leg.sends, leg.receives, leg.muxed) = (one.sends, one.receives, one.muxed);
             leg.told = one.layers.as_ref().and_then(|layers| told(layers).ok());
             leg.payload_types = payload_types(&one.codecs);
@@ -834,7 +827,7 @@ impl State {
                 latch,
                 signalled: one.signalled,
                 sockets: None,
-                rtcp: one.rtcp.map(endpoint),
+                rtcp: one.rtcp,
                 transport: one.transport,
                 codecs: one.codecs,
                 layers: one.layers,
@@ -842,7 +835,7 @@ impl State {
                 packets: 0,
                 new_ssrc_at: None,
                 moving: false,
-                destination: one.destination.map(endpoint),
+                destination: one.destination,
                 sent: one.sent,
                 received: one.received,
             };
@@ -907,7 +900,7 @@ impl LegState {
             packets: 0,
             new_ssrc_at: None,
             moving: false,
-            destination: asked.destination.map(canonical),
+            destination: asked.destination,
             sent: Account::default(),
             received: Account::default(),
         }
@@ -956,7 +949,7 @@ impl Wanted {
             state.layers.clone_from(&self.asked.layers);
         }
         if self.asked.destination.is_some() {
-            state.destination = self.asked.destination.map(canonical);
+            state.destination = self.asked.destination;
         }
         before != (leg.sends, leg.receives, leg.told)
     }

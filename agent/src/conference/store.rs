@@ -7,7 +7,6 @@ use shunt_calls::Counters;
 use shunt_journal::Documents;
 use shunt_net::{Endpoint, FiveTuple};
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Of a conference; others are left alone.
@@ -75,7 +74,7 @@ pub struct KeptMixer {
     pub control: String,
     /// Where it takes the medium, and the port that copies come from.
     #[serde(rename = "audio")]
-    pub at: SocketAddr,
+    pub at: Endpoint,
     pub port: u16,
     /// The SSRC of each participant's mix.
     pub ssrcs: Vec<(String, u32)>,
@@ -84,8 +83,8 @@ pub struct KeptMixer {
 /// What a relay entry had counted when it became another receiver's.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptBase {
-    source: SocketAddr,
-    destination: SocketAddr,
+    source: Endpoint,
+    destination: Endpoint,
     packets: u64,
     bytes: u64,
     lost: Option<u64>,
@@ -96,10 +95,9 @@ pub struct KeptBase {
 impl KeptBase {
     #[must_use]
     pub fn new(flow: &FiveTuple, counters: &Counters) -> Self {
-        let address = |end: Endpoint| SocketAddr::new(end.addr, end.port);
         Self {
-            source: address(flow.src),
-            destination: address(flow.dst),
+            source: flow.src,
+            destination: flow.dst,
             packets: counters.packets,
             bytes: counters.bytes,
             lost: counters.lost,
@@ -110,7 +108,6 @@ impl KeptBase {
 
     #[must_use]
     pub fn counters(&self) -> (FiveTuple, Counters) {
-        let end = |address: SocketAddr| Endpoint::new(address.ip().to_canonical(), address.port());
         let counters = Counters {
             packets: self.packets,
             bytes: self.bytes,
@@ -120,7 +117,7 @@ impl KeptBase {
             jitter_us: None,
             jitter_max_us: None,
         };
-        (FiveTuple::new(end(self.source), end(self.destination)), counters)
+        (FiveTuple::new(self.source, self.destination), counters)
     }
 }
 
@@ -143,8 +140,8 @@ pub struct KeptLeg {
     pub medium: String,
     pub port: u16,
     pub transport: String,
-    pub source: Option<std::net::SocketAddr>,
-    pub rtcp: Option<std::net::SocketAddr>,
+    pub source: Option<Endpoint>,
+    pub rtcp: Option<Endpoint>,
     pub ssrcs: Vec<u32>,
     pub repair: Vec<u32>,
     pub payload_type: Option<u8>,
@@ -155,7 +152,7 @@ pub struct KeptLeg {
     pub codecs: Vec<shunt_admin::Codec>,
     pub layers: Option<shunt_admin::Layers>,
     #[serde(default)]
-    pub destination: Option<SocketAddr>,
+    pub destination: Option<Endpoint>,
     #[serde(default)]
     pub sent: Account,
     #[serde(default)]

@@ -16,8 +16,9 @@ use shunt_conference::tables::Name;
 use shunt_conference::tiles::{Column, Made, MadeTile, Shape, Source, Stream, Tile, Tiles};
 use shunt_conference::tiling::Tiling as Wanted;
 use shunt_latch::Time;
+use shunt_net::Endpoint;
 use std::collections::{BTreeMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// Tiles of a CIF picture; and of a column and a grid unless more or fewer are wanted.
 const QUARTERS: u8 = 4;
@@ -156,7 +157,7 @@ fn restored(kept: KeptStream) -> Stream {
     }
 }
 
-fn describe(wish: &TilingWish, made: Vec<Made>, from: SocketAddr) -> DescribedTiling {
+fn describe(wish: &TilingWish, made: Vec<Made>, from: Endpoint) -> DescribedTiling {
     let tile = |tile: MadeTile| DescribedTile {
         place: tile.place,
         participant: tile.participant.to_string(),
@@ -239,7 +240,7 @@ impl Room {
     pub fn describe_tiles(&self, job: Job, address: IpAddr, port: u16) -> Option<Description> {
         let (tiling, made) = (self.tiling.as_ref()?, self.tiles()?.made(job));
         let is_over = made.is_empty() && job != Job::Tiles;
-        (!is_over).then(|| Description::Tiles(describe(&tiling.wish, made, SocketAddr::new(address, port))))
+        (!is_over).then(|| Description::Tiles(describe(&tiling.wish, made, Endpoint::new(address, port))))
     }
 
     /// Another mixer, or another run of it, makes the streams from now on: they are new ones, with the same tiles.

@@ -4,7 +4,6 @@ use super::copies::Reading;
 use super::ice::Credentials;
 use super::leg_name;
 use super::state::{Member, Room, State, asked};
-use crate::facts::socket;
 use shunt_admin::{
     Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
     Unjoined,
@@ -85,9 +84,9 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
         let state = member.legs.get(key);
         ParticipantMedium {
             medium: leg_name(*key),
-            address: socket(leg.relay),
+            address: leg.relay,
             direction: direction(leg),
-            latched: leg.source.map(socket),
+            latched: leg.source,
             contested: state.is_some_and(|state| state.latch.is_contested()),
             transport: state.map(|state| state.transport.clone()).unwrap_or_default(),
             codecs: state.map(|state| state.codecs.clone()).unwrap_or_default(),

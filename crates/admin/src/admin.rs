@@ -6,8 +6,8 @@ use crate::conference::{
 };
 use crate::text::Text;
 use crate::view::{Audit, CallFilter, CallPage, CallView, DrainStatus, LogFilter, Status, StopOf, Trace};
+use shunt_net::Endpoint;
 use std::future::{Future, ready};
-use std::net::SocketAddr;
 use thiserror::Error;
 use tokio::sync::broadcast;
 
@@ -64,7 +64,7 @@ pub trait Admin: Send + Sync + 'static {
     /// Remove a call's entries and end its sessions on the relay, as a D of the SIP server does.
     fn release(&self, call: Text) -> impl Future<Output = Answer<()>> + Send;
 
-    fn trace(&self, source: SocketAddr, destination: SocketAddr) -> impl Future<Output = Answer<Trace>> + Send;
+    fn trace(&self, source: Endpoint, destination: Endpoint) -> impl Future<Output = Answer<Trace>> + Send;
 
     /// `None`: end draining. `group`: it goes on where another agent of the group takes over.
     fn drain(&self, stop: Option<StopOf>, group: bool) -> impl Future<Output = Answer<DrainStatus>> + Send;

@@ -3,7 +3,8 @@
 use crate::event::Direction;
 use crate::text::Text;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use shunt_net::Endpoint;
+use std::net::IpAddr;
 
 /// A participant is to be let in.
 #[derive(Clone, Debug, Deserialize)]
@@ -59,7 +60,7 @@ pub struct JoinMedium {
     pub rtcp_mux: Option<bool>,
     /// Where the SDP says that this medium is to go. Who sends nothing on it is served there, once another of its media comes from that address.
     #[serde(default)]
-    pub destination: Option<SocketAddr>,
+    pub destination: Option<Endpoint>,
 }
 
 fn rtp_avp() -> String {
@@ -286,10 +287,10 @@ pub struct Credentials {
 pub struct ParticipantMedium {
     pub medium: String,
     /// Where the participant sends RTP; RTCP is one port above.
-    pub address: SocketAddr,
+    pub address: Endpoint,
     pub direction: Direction,
     /// Where its packets come from, once latched.
-    pub latched: Option<SocketAddr>,
+    pub latched: Option<Endpoint>,
     /// Two sources show continuity: neither is carried.
     pub contested: bool,
     pub transport: String,
@@ -348,8 +349,8 @@ pub struct CopiedStream {
 #[derive(Clone, Debug, Serialize)]
 pub struct MediumUsage {
     pub medium: String,
-    pub address: SocketAddr,
-    pub latched: Option<SocketAddr>,
+    pub address: Endpoint,
+    pub latched: Option<Endpoint>,
     pub payload_type: Option<u8>,
     pub codecs: Vec<Codec>,
     /// Its RTP as it arrived; `None`: a reading of the data plane's counters is lost.

@@ -4,7 +4,8 @@ use crate::text::Text;
 use crate::view::{Counters, Entry};
 use serde::{Deserialize, Serialize};
 use shunt_calls::{Reason, Side, State};
-use std::net::{IpAddr, SocketAddr};
+use shunt_net::Endpoint;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// One event, as it is appended. Sequence number and times are added by the log.
@@ -107,8 +108,8 @@ pub struct SipFacts {
     /// The Reason-Phrase of a response (RFC 3261 section 7.2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phrase: Option<Text>,
-    pub source: Option<SocketAddr>,
-    pub destination: Option<SocketAddr>,
+    pub source: Option<Endpoint>,
+    pub destination: Option<Endpoint>,
     /// Method and number of CSeq.
     pub cseq_method: Text,
     pub cseq: Option<u32>,
@@ -192,9 +193,9 @@ pub struct ControlFacts {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LearnFacts {
     pub verdict: Verdict,
-    pub source: SocketAddr,
+    pub source: Endpoint,
     /// The relay address and port that it came to.
-    pub port: SocketAddr,
+    pub port: Endpoint,
     /// SSRC, sequence number and payload type of RTP; `None`: it is no RTP.
     pub ssrc: Option<u32>,
     pub sequence: Option<u16>,
@@ -279,9 +280,9 @@ pub struct CallFacts {
     pub reason: Option<Reason>,
     /// The address that a party moved from, and the one that it moved to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<SocketAddr>,
+    pub before: Option<Endpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<SocketAddr>,
+    pub source: Option<Endpoint>,
     /// For `idle`: how long no packet came. For `media-timeout`: the relay's time-out, or that of its set-up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
@@ -342,10 +343,10 @@ pub struct EndedLine {
 /// What one party sent of a line.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EndedParty {
-    pub signalled: Option<SocketAddr>,
-    pub source: Option<SocketAddr>,
+    pub signalled: Option<Endpoint>,
+    pub source: Option<Endpoint>,
     /// Where it sent to.
-    pub relay_port: Option<SocketAddr>,
+    pub relay_port: Option<Endpoint>,
     /// RTP that the data plane carried; `None`: none.
     pub rtp: Option<Counters>,
     pub rtcp: Option<Counters>,

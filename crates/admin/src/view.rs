@@ -4,8 +4,9 @@ use crate::event::{Component, SdpLine};
 use crate::text::Text;
 use serde::{Deserialize, Serialize};
 use shunt_calls::{Reason, Side, State};
+use shunt_net::Endpoint;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 /// The agent as a whole. `api`, `epoch` and `events` are added by the server.
 #[derive(Clone, Debug, Serialize)]
@@ -256,12 +257,12 @@ pub struct LineView {
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LegView {
-    pub signalled: Option<SocketAddr>,
+    pub signalled: Option<Endpoint>,
     /// Where its packets come from, once latched.
-    pub latched: Option<SocketAddr>,
-    pub latched_rtcp: Option<SocketAddr>,
+    pub latched: Option<Endpoint>,
+    pub latched_rtcp: Option<Endpoint>,
     /// Where it sends to.
-    pub relay_port: Option<SocketAddr>,
+    pub relay_port: Option<Endpoint>,
     pub asymmetric: bool,
     pub source_mismatches: u64,
     /// RTP payload types with the number of packets noticed of each.
@@ -299,11 +300,11 @@ pub struct StreamView {
 /// An entry of the relay table: packets from `source` to `destination` leave from `new_source` to `new_destination`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    pub source: SocketAddr,
-    pub destination: SocketAddr,
+    pub source: Endpoint,
+    pub destination: Endpoint,
     /// `None` for a delete.
-    pub new_source: Option<SocketAddr>,
-    pub new_destination: Option<SocketAddr>,
+    pub new_source: Option<Endpoint>,
+    pub new_destination: Option<Endpoint>,
 }
 
 /// What entries counted. `None`: this data plane does not count it.
@@ -337,8 +338,8 @@ impl From<shunt_calls::Counters> for Counters {
 /// Where a packet would go.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
-    pub source: SocketAddr,
-    pub destination: SocketAddr,
+    pub source: Endpoint,
+    pub destination: Endpoint,
     /// The data plane's answer; `None`: it cannot trace.
     pub data_plane: Option<TraceVerdict>,
     /// Whose packets arrive at the destination; `None`: nobody's.
@@ -349,8 +350,8 @@ pub struct Trace {
 pub struct TraceVerdict {
     pub verdict: String,
     pub reason: Option<String>,
-    pub out_source: Option<SocketAddr>,
-    pub out_destination: Option<SocketAddr>,
+    pub out_source: Option<Endpoint>,
+    pub out_destination: Option<Endpoint>,
     pub out_interface: Option<String>,
 }
 
@@ -362,7 +363,7 @@ pub struct TraceCall {
     pub component: Component,
     pub state: State,
     pub reason: Reason,
-    pub expected_source: Option<SocketAddr>,
+    pub expected_source: Option<Endpoint>,
 }
 
 /// What a comparison of the relay table with the plan found.

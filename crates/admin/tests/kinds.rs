@@ -11,9 +11,9 @@ use shunt_admin::{
     TableFacts, TableOperation, Text, Verdict,
 };
 use shunt_calls::{Reason, Side, State};
-use std::net::SocketAddr;
+use shunt_net::Endpoint;
 
-fn address(text: &str) -> SocketAddr {
+fn address(text: &str) -> Endpoint {
     text.parse().unwrap()
 }
 

@@ -13,7 +13,7 @@ use shunt_hep::sip::Direction;
 use shunt_latch::Component;
 use shunt_net::Endpoint;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// The version of the rows.
@@ -131,7 +131,7 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BranchRow {
     pub tag: Text,
-    pub signalled: Option<SocketAddr>,
+    pub signalled: Option<Endpoint>,
     #[serde(default)]
     pub modifiers: Text,
     #[serde(default, skip_serializing_if = "Text::is_empty")]
@@ -151,8 +151,8 @@ pub struct NotificationRow {
 /// A party.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LegRow {
-    pub signalled: Option<SocketAddr>,
-    pub relay: Option<SocketAddr>,
+    pub signalled: Option<Endpoint>,
+    pub relay: Option<Endpoint>,
     #[serde(default)]
     pub modifiers: Text,
     #[serde(default)]
@@ -162,7 +162,7 @@ pub struct LegRow {
     #[serde(default)]
     pub muxes: bool,
     #[serde(default)]
-    pub signalled_rtcp: Option<SocketAddr>,
+    pub signalled_rtcp: Option<Endpoint>,
     #[serde(default)]
     pub names: Vec<NameRow>,
     #[serde(default)]
@@ -267,7 +267,7 @@ pub struct NameRow {
 /// A latched source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearnedRow {
-    pub source: SocketAddr,
+    pub source: Endpoint,
     #[serde(default)]
     pub ssrc: Option<u32>,
     #[serde(default)]
@@ -302,10 +302,10 @@ pub struct StreamRow {
 /// An entry that was in the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryRow {
-    pub source: SocketAddr,
-    pub port: SocketAddr,
-    pub new_source: SocketAddr,
-    pub new_destination: SocketAddr,
+    pub source: Endpoint,
+    pub port: Endpoint,
+    pub new_source: Endpoint,
+    pub new_destination: Endpoint,
 }
 
 /// Why a row was not restored.
@@ -319,14 +319,6 @@ pub enum RestoreError {
     Present,
     #[error("another line has {0}")]
     PortHeld(Endpoint),
-}
-
-pub(crate) fn socket(end: Endpoint) -> SocketAddr {
-    SocketAddr::new(end.addr, end.port)
-}
-
-pub(crate) fn endpoint(socket: SocketAddr) -> Endpoint {
-    Endpoint::new(socket.ip().to_canonical(), socket.port())
 }
 
 pub(crate) fn component(rtcp: bool) -> Component {

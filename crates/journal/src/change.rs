@@ -22,7 +22,7 @@ pub(crate) enum Change {
 impl Change {
     pub(crate) fn put(row: &Row) -> serde_json::Result<Self> {
         Ok(Self::Put {
-            ports: [&row.caller, &row.callee].map(|leg| leg.relay.map(|relay| relay.port())),
+            ports: [&row.caller, &row.callee].map(|leg| leg.relay.map(|relay| relay.port)),
             json: serde_json::to_vec(row)?,
         })
     }

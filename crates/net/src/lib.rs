@@ -1,6 +1,8 @@
 //! Addresses with ports, and 5-tuples of UDP.
 #![forbid(unsafe_code)]
 
+mod text;
+
 use std::fmt;
 use std::net::IpAddr;
 

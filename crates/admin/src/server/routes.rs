@@ -17,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use shunt_net::Endpoint;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 type Shared<A> = State<Arc<Api<A>>>;
@@ -175,8 +175,8 @@ async fn release<A: Admin>(State(api): Shared<A>, Names(call): Names<Text>) -> A
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TraceQuery {
-    source: SocketAddr,
-    destination: SocketAddr,
+    source: Endpoint,
+    destination: Endpoint,
 }
 
 async fn trace<A: Admin>(State(api): Shared<A>, Parameters(query): Parameters<TraceQuery>) -> Answer {

@@ -7,7 +7,7 @@ use shunt_admin::{
     ParticipantUpdate, QualityChange, Role, Status, StopOf, StreamView, TargetChange, Text, Trace,
 };
 use shunt_calls::{Reason, Side, State};
-use std::net::SocketAddr;
+use shunt_net::Endpoint;
 use std::sync::Mutex;
 use tokio::sync::broadcast;
 
@@ -93,7 +93,7 @@ fn no_call(call: &Text) -> Failure {
     Failure::new(FailureKind::NotFound, format!("there is no call {call}"))
 }
 
-fn address(text: &str) -> SocketAddr {
+fn address(text: &str) -> Endpoint {
     text.parse().unwrap()
 }
 
@@ -205,8 +205,8 @@ impl Admin for Agent {
         Ok(())
     }
 
-    async fn trace(&self, source: SocketAddr, destination: SocketAddr) -> Result<Trace, Failure> {
-        if source.is_ipv4() != destination.is_ipv4() {
+    async fn trace(&self, source: Endpoint, destination: Endpoint) -> Result<Trace, Failure> {
+        if source.addr.is_ipv4() != destination.addr.is_ipv4() {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 format!("{source} and {destination} are of two IP versions"),

@@ -5,7 +5,7 @@ use crate::entry::{Counters, RelayEntry};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId};
 use crate::journal::{
     BranchRow, EntryRow, FORMAT, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text, component,
-    endpoint, is_rtcp, socket,
+    is_rtcp,
 };
 use crate::leg::{Leg, next_port};
 use crate::line::{Branch, Line, Notification};
@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> Text {
 fn learned(latch: &Latch) -> Option<LearnedRow> {
     let former = latch.former()?;
     Some(LearnedRow {
-        source: socket(former.source),
+        source: former.source,
         ssrc: former.media.map(|media| media.ssrc),
         sequence: former.media.map(|media| media.sequence),
     })
@@ -45,13 +45,13 @@ fn leg_row(leg: &Leg) -> LegRow {
         port: name.port,
     });
     LegRow {
-        signalled: leg.signalled.map(socket),
-        relay: leg.relay.map(socket),
+        signalled: leg.signalled,
+        relay: leg.relay,
         modifiers: text(&leg.modifiers),
         keepalive: text(&leg.keepalive),
         asymmetric: leg.asymmetric,
         muxes: leg.muxes,
-        signalled_rtcp: leg.signalled_rtcp.map(socket),
+        signalled_rtcp: leg.signalled_rtcp,
         names: names.collect(),
         rtp: learned(&leg.rtp),
         rtcp: learned(&leg.rtcp),
@@ -77,7 +77,7 @@ impl Book {
                 .iter()
                 .map(|branch| BranchRow {
                     tag: text(&branch.tag),
-                    signalled: branch.signalled.map(socket),
+                    signalled: branch.signalled,
                     modifiers: text(&branch.modifiers),
                     via: text(&branch.via),
                     confirmed: branch.confirmed,
@@ -121,10 +121,10 @@ impl Book {
                 .offloaded_after()
                 .map(|after| u64::try_from(after.as_micros()).unwrap_or(u64::MAX)),
             entry: entry.map(|entry| EntryRow {
-                source: socket(entry.key().src),
-                port: socket(entry.port()),
-                new_source: socket(entry.new_source()),
-                new_destination: socket(entry.new_destination()),
+                source: entry.key().src,
+                port: entry.port(),
+                new_source: entry.new_source(),
+                new_destination: entry.new_destination(),
             }),
         })
     }
@@ -144,8 +144,7 @@ impl Book {
             return Err(RestoreError::Present);
         }
         for relay in [&row.caller, &row.callee].into_iter().filter_map(|leg| leg.relay) {
-            let rtp = endpoint(relay);
-            let ports = [Some(rtp), next_port(rtp)];
+            let ports = [Some(relay), next_port(relay)];
             if let Some(held) = ports.into_iter().flatten().find(|port| self.table.stream_at(*port).is_some()) {
                 return Err(RestoreError::PortHeld(held));
             }
@@ -204,7 +203,7 @@ impl Book {
     fn branch(&mut self, row: &BranchRow) -> Branch {
         Branch {
             tag: row.tag.0.as_slice().into(),
-            signalled: row.signalled.map(endpoint),
+            signalled: row.signalled,
             modifiers: self.modifiers.shared(row.modifiers.0.as_slice()),
             via: row.via.0.as_slice().into(),
             confirmed: row.confirmed,
@@ -229,9 +228,9 @@ impl Book {
             .collect();
         let addresses: Vec<_> = names.iter().map(|name| name.addr).collect();
         let leg = line.leg_mut(side);
-        leg.signalled = row.signalled.map(endpoint);
-        leg.signalled_rtcp = row.signalled_rtcp.map(endpoint);
-        leg.relay = row.relay.map(endpoint);
+        leg.signalled = row.signalled;
+        leg.signalled_rtcp = row.signalled_rtcp;
+        leg.relay = row.relay;
         leg.modifiers = self.modifiers.shared(row.modifiers.0.as_slice());
         leg.keepalive = self.modifiers.shared(row.keepalive.0.as_slice());
         (leg.asymmetric, leg.muxes, leg.placed_at) = (row.asymmetric, row.muxes, now);
@@ -246,8 +245,8 @@ impl Book {
         for (component, row) in [(Component::Rtp, &row.rtp), (Component::Rtcp, &row.rtcp)] {
             let Some(row) = row else { continue };
             let media = row.ssrc.zip(row.sequence).map(|(ssrc, sequence)| Source { ssrc, sequence });
-            leg.latch_mut(component).adopt(now, endpoint(row.source), media);
-            learned.push(row.source.ip().to_canonical());
+            leg.latch_mut(component).adopt(now, row.source, media);
+            learned.push(row.source.addr);
             if component == Component::Rtp {
                 leg.latched_at = Some(now);
             }
@@ -290,8 +289,8 @@ impl Book {
             stream.set_offloaded_after(Duration::from_micros(after));
         }
         let Some(entry) = &row.entry else { return };
-        let key = FiveTuple::new(endpoint(entry.source), endpoint(entry.port));
-        let Ok(entry) = RelayEntry::new(key, endpoint(entry.new_source), endpoint(entry.new_destination)) else {
+        let key = FiveTuple::new(entry.source, entry.port);
+        let Ok(entry) = RelayEntry::new(key, entry.new_source, entry.new_destination) else {
             return;
         };
         let port = line.leg(id.sender).relay_port(id.component);
