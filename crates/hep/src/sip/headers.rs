@@ -1,6 +1,7 @@
 //! The headers that are wanted, from the lines behind the start line.
 
 use super::lines::{is_blank, split_line, trim};
+use memchr::memchr;
 use std::borrow::Cow;
 
 /// The values of the wanted headers; the first of several with one name counts, except that all of Via are counted.
@@ -64,7 +65,7 @@ impl<'a> Headers<'a> {
             if line.is_empty() {
                 break;
             }
-            let colon = line.iter().position(|&byte| byte == b':');
+            let colon = memchr(b':', line);
             let Some((name, colon)) = colon.and_then(|colon| Some((name_of(trim(&line[..colon]))?, colon))) else {
                 continue;
             };

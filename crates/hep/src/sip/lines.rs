@@ -1,8 +1,10 @@
 //! Lines that end in CR LF, LF or CR.
 
+use memchr::memchr2;
+
 /// The first line without its end, and the rest behind it.
 pub(crate) fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
-    let Some(end) = text.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+    let Some(end) = memchr2(b'\r', b'\n', text) else {
         return (text, &[]);
     };
     let both = text[end] == b'\r' && text.get(end + 1) == Some(&b'\n');
