@@ -1,8 +1,9 @@
 //! Endpoints as text in rows and events: `192.0.2.1:5004`, `[2001:db8::1]:5004`.
 
 use crate::Endpoint;
-use serde::de::Error;
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -49,9 +50,19 @@ impl FromStr for Endpoint {
 
 impl<'de> Deserialize<'de> for Endpoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse()
-            .map_err(|_| D::Error::custom(format_args!("{text:?} is no address with a port")))
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Endpoint;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an address with a port")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Endpoint, E> {
+                text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 
@@ -80,7 +91,10 @@ mod tests {
     #[test]
     fn what_is_no_endpoint_is_refused_by_its_text() {
         let error = serde_json::from_str::<Endpoint>("\"192.0.2.1\"").unwrap_err();
-        assert!(error.to_string().contains("\"192.0.2.1\" is no address with a port"), "{error}");
+        assert!(
+            error.to_string().contains("\"192.0.2.1\", expected an address with a port"),
+            "{error}"
+        );
         assert_eq!(
             serde_json::from_str::<Endpoint>("\"[::ffff:192.0.2.1]:5004\"").unwrap(),
             Endpoint::new(Ipv4Addr::new(192, 0, 2, 1), 5004)
