@@ -149,7 +149,7 @@ impl Exchange {
         };
         let (cookie, body) = (cookie.to_vec(), body.to_vec());
         let (exchange, service) = (Arc::clone(self), Arc::clone(service));
-        // Boxed: tasks are copied several times, and what a service waits for may be kilobytes.
+        // Tokio moves a task's future several times. A service's may be kilobytes; in a box only the pointer moves.
         commands.spawn(Box::pin(async move {
             let _permit = permit;
             let mut command = InProgress {

@@ -29,7 +29,7 @@ pub enum Start<'a> {
 pub struct Message<'a> {
     pub start: Start<'a>,
     headers: Headers<'a>,
-    /// Read once: each copy is asked for its tags several times.
+    /// Both tags are read while parsing, because every copy is asked for them several times.
     from_tag: Cow<'a, [u8]>,
     to_tag: Cow<'a, [u8]>,
     pub body: &'a [u8],

@@ -247,7 +247,7 @@ impl Engine {
         let (session, tables) = (link.session.clone(), Arc::clone(&link.tables));
         let jobs = batch.items.iter().map(|item| item.job).collect();
         let number = self.session;
-        // Boxed: what a task holds is copied half a dozen times from here to its end, and a call of the transport takes kilobytes.
+        // Tokio moves a task's future several times. A batch with its gRPC calls is kilobytes; in a box only the pointer moves.
         let carried_out = Box::pin(batch.carry_out(session, tables));
         let task = self.tasks.spawn(async move { Done::Batch(number, carried_out.await) });
         self.batches.insert(task.id(), jobs);
