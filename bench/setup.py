@@ -47,6 +47,7 @@ RATES = (300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700, 3000, 3500, 4000)
 MANY = 100_000
 BURST = 500  # calls
 AT_ONCE = 1e6  # calls/s: they begin as fast as they can be sent
+OVERLOAD, AFTER = 2000, 100  # calls/s: more than two cores can do with rtpproxy, and what comes once that is over
 GOALS = {
     "highest_rate": (">=", 1500), "agent_cpu_ms_per_call": ("<=", 0.5), "added_p50_ms": ("<=", 0.1), "added_p99_ms": ("<=", 0.5),
     "memory_100k_mib": ("<=", 300), "restart_100k_serving_s": ("<=", 0.2), "restart_100k_reconciled_s": ("<=", 5),
@@ -191,6 +192,25 @@ def burst(bench: Bench) -> dict[str, float]:
     return found
 
 
+def overload(bench: Bench) -> dict[str, float]:
+    """More calls than the machine can do, twice, with few after each: what of the few is late, and what the agent and the table keep once all calls are over."""
+    over, after = [], []
+    with bench.lab("shunt") as lab:
+        for turn in range(1 if bench.quick else 2):
+            for rate, kept, seconds in ((OVERLOAD, over, 2 if bench.quick else 10), (AFTER, after, 2 if bench.quick else 5)):
+                kept.append(bench.load(lab, "shunt", rate * seconds, rate, "--tag", f"{rate}-{turn}"))
+                time.sleep(2)
+        memory, entries = memory_mib(lab.agent.pid), len(lab.entries())
+    offloaded = min(one["rtp"]["streams_offloaded"] / (2 * one["calls"]) for one in after)
+    return {
+        "overload_late_share": sum(late(one) for one in over) / sum(one[verb]["sent"] for one in over for verb in VERBS),
+        "overload_longest_ms": max(quantile(one, verb, 100) for one in over for verb in VERBS),
+        "after_overload_late": float(sum(late(one) for one in after)), "after_overload_errors": float(sum(one["errors"] for one in after)),
+        "after_overload_longest_ms": max(quantile(one, verb, 100) for one in after for verb in VERBS), "after_overload_offloaded_share": offloaded,
+        "after_overload_memory_mib": memory, "after_overload_entries": float(entries),
+    }  # fmt: skip
+
+
 def many(bench: Bench) -> dict[str, float]:
     """Memory with MANY calls in the data plane, and a kill of the agent: until it answers, and until its table is reconciled."""
     calls = MANY // 50 if bench.quick else MANY
@@ -255,7 +275,7 @@ async def status_of(lab: Lab) -> dict[str, Any]:
         return await admin.status()
 
 
-PARTS = {"delays": delays, "burst": burst, "rates": rates, "many": many}
+PARTS = {"delays": delays, "burst": burst, "rates": rates, "overload": overload, "many": many}
 
 
 def main() -> int:
