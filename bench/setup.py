@@ -47,7 +47,7 @@ RATES = (300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700, 3000, 3500, 4000)
 MANY = 100_000
 BURST = 500  # calls
 AT_ONCE = 1e6  # calls/s: they begin as fast as they can be sent
-OVERLOAD, AFTER = 2000, 100  # calls/s: more than two cores can do with rtpproxy, and what comes once that is over
+OVERLOAD, AFTER = 2000, 100  # calls/s: more than two cores can set up, and the load that follows
 GOALS = {
     "highest_rate": (">=", 1500), "agent_cpu_ms_per_call": ("<=", 0.5), "added_p50_ms": ("<=", 0.1), "added_p99_ms": ("<=", 0.5),
     "memory_100k_mib": ("<=", 300), "restart_100k_serving_s": ("<=", 0.2), "restart_100k_reconciled_s": ("<=", 5),
@@ -193,7 +193,7 @@ def burst(bench: Bench) -> dict[str, float]:
 
 
 def overload(bench: Bench) -> dict[str, float]:
-    """More calls than the machine can do, twice, with few after each: what of the few is late, and what the agent and the table keep once all calls are over."""
+    """More calls/s than the machine can set up, twice, and few calls/s after each: late answers during both, then the agent's memory and the entries that are left."""
     over, after = [], []
     with bench.lab("shunt") as lab:
         for turn in range(1 if bench.quick else 2):
