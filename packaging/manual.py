@@ -1,7 +1,7 @@
-"""Writes the manual pages, docs/reference.md and the README's table from the commands themselves, the configuration model and manual.yaml.
+"""Writes the manual pages and docs/reference.md from the commands themselves, the configuration model and manual.yaml.
 
 manual.py FOLDER        shunt.1 and shunt.yaml.5 into FOLDER
-manual.py --docs ROOT   docs/reference.md and the table in README.md below ROOT
+manual.py --docs ROOT   docs/reference.md below ROOT
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from shunt.config.model import Config
 from shunt.config.section import Section
 
 TEXT: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("manual.yaml").read_text(encoding="utf-8"))
-TABLE = re.compile(r"\| command \| answers \|\n\| --- \| --- \|\n(?:\|.*\n)+")
 
 
 # -- what there is ------------------------------------------------------------------------------------
@@ -159,16 +158,6 @@ def man_configuration() -> str:
 # -- documents ----------------------------------------------------------------------------------------
 
 
-def readme_table() -> str:
-    """The README's table of commands."""
-    rows = ["| command | answers |", "| --- | --- |"]
-    for name, answer in TEXT["answers"].items():
-        command = cli.commands[name]
-        arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument) and p.required]
-        rows.append(f"| `{' '.join(['shunt', name, *arguments])}` | {answer} |")
-    return "\n".join(rows) + "\n"
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -197,12 +186,11 @@ def reference() -> str:
 
 def documents(root: Path) -> dict[Path, str]:
     """The committed documents and what they should say."""
-    readme = root / "README.md"
-    return {readme: TABLE.sub(lambda _: readme_table(), readme.read_text(encoding="utf-8"), count=1), root / "docs/reference.md": reference()}
+    return {root / "docs/reference.md": reference()}
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
-@click.option("--docs", is_flag=True, help="docs/reference.md and the table in README.md below FOLDER, instead of shunt.1 and shunt.yaml.5 in it.")
+@click.option("--docs", is_flag=True, help="docs/reference.md below FOLDER, instead of shunt.1 and shunt.yaml.5 in it.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def main(folder: Path, docs: bool) -> None:
     if docs:

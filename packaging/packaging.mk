@@ -22,7 +22,7 @@ build/packaging/completion/shunt.%: $(wildcard operator/shunt/cli/*.py) | $(VENV
 
 COMPLETION := build/packaging/completion/shunt.bash build/packaging/completion/shunt.zsh
 
-## make manual     renew docs/reference.md and the README's table of commands, which the manual pages share their source with
+## make manual     renew docs/reference.md, which has the same source as the manual pages
 manual: build/packaging/manual/shunt.1
 	@$(BIN)/python packaging/manual.py --docs .
 

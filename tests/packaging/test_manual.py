@@ -10,8 +10,6 @@ from types import ModuleType
 
 import pytest
 
-from shunt.cli.main import cli
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,11 +25,7 @@ def manual() -> ModuleType:
 def test_documents_are_up_to_date(manual: ModuleType) -> None:
     for path, text in manual.documents(ROOT).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: make manual"
-        assert "`shunt drain`" in text or "### shunt drain" in text
-
-
-def test_every_question_to_an_agent_is_in_the_readmes_table(manual: ModuleType) -> None:
-    assert set(manual.TEXT["answers"]) == set(cli.commands) - {"run", "agent", "relay", "softswitch", "edge", "mixer", "operator"}
+        assert "### shunt drain" in text
 
 
 def test_every_key_of_the_configuration_is_there(manual: ModuleType) -> None:
