@@ -1,12 +1,10 @@
 //! One continuous stream out of several sources, one after the other: a receiver sees one SSRC whose numbers and timestamps go on.
 
-use crate::numbers::{after, unsigned};
+use crate::numbers::{Restarts, after, unsigned};
 use shunt_rtp::Window;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A step of sequence numbers beyond this is a source that began anew with the same SSRC.
-const JUMP: i64 = 3000;
 /// After a silence a step beyond this is a pause: below it, a few packets of a slow stream were lost.
 const GAP: i64 = 8;
 /// Numbers begin here: what is reordered before the first packet still has one.
@@ -46,17 +44,21 @@ struct Source {
     timestamp_offset: u32,
     /// Numbers below belong to the source before.
     floor: i64,
+    restarts: Restarts,
 }
 
 impl Source {
-    /// The outgoing number of one of the source; `None`: it was closed up.
+    /// The outgoing number of one of the source; `None`: it was closed up, or belongs to the source before.
     fn number(&self, number: i64) -> Option<i64> {
         let at = self.before.partition_point(|(below, _)| *below <= number);
-        let Some((below, offset)) = self.before.get(at) else {
-            return Some(number + self.offset);
+        let out = match self.before.get(at) {
+            None => number + self.offset,
+            Some((below, offset)) => {
+                let next = self.before.get(at + 1).map_or(self.offset, |(_, offset)| *offset);
+                Some(number + offset).filter(|out| *out < below + next)?
+            }
         };
-        let next = self.before.get(at + 1).map_or(self.offset, |(_, offset)| *offset);
-        (number + offset < below + next).then_some(number + offset)
+        (out >= self.floor).then_some(out)
     }
 }
 
@@ -129,14 +131,13 @@ impl Continuity {
             && source.ssrc == ssrc
         {
             let delta = after(sequence, source.highest);
-            if delta.abs() < JUMP {
-                let number = source.highest + delta;
-                let Some(out) = source.number(number).filter(|out| *out >= source.floor) else {
+            let number = source.highest + delta;
+            let place = source.number(number).filter(|out| self.given.is_new(*out));
+            if !source.restarts.packet(sequence, timestamp, delta, place.is_none()) {
+                let Some(out) = place else {
                     return Step::Old;
                 };
-                if !self.given.note(out) {
-                    return Step::Old;
-                }
+                self.given.note(out);
                 if delta > 0 {
                     (source.highest, source.left_out) = (number, None);
                 }
@@ -166,6 +167,11 @@ impl Continuity {
         } else {
             self.timestamp.wrapping_add((ticks as u64).max(1) as u32)
         };
+        let restarts = self
+            .source
+            .as_ref()
+            .filter(|source| source.ssrc == ssrc)
+            .map_or_else(Restarts::default, |source| source.restarts);
         self.source = Some(Source {
             ssrc,
             highest: number,
@@ -174,6 +180,7 @@ impl Continuity {
             before: VecDeque::new(),
             timestamp_offset: next.wrapping_sub(timestamp),
             floor: if first { 0 } else { out },
+            restarts,
         });
         (self.highest, self.timestamp, self.last) = (out, next, now);
         Step::Forward {
@@ -189,13 +196,14 @@ impl Continuity {
     pub fn leave_out(&mut self, now: Duration, ssrc: u32, sequence: u16, timestamp: u32) -> Option<(u64, u32)> {
         let source = self.source.as_mut().filter(|source| source.ssrc == ssrc)?;
         let delta = after(sequence, source.highest);
-        if delta.abs() >= JUMP {
+        let number = source.highest + delta;
+        let place = source.number(number).filter(|out| self.given.is_new(*out));
+        if source.restarts.packet(sequence, timestamp, delta, place.is_none()) {
             // It begins anew with the next packet that goes on.
             self.source = None;
             return None;
         }
         self.last = now;
-        let number = source.highest + delta;
         if delta > 0 {
             let run = source.left_out == Some(timestamp);
             let closed = if run { delta } else { 1 };
@@ -220,10 +228,8 @@ impl Continuity {
             (source.highest, source.left_out) = (number, Some(timestamp));
             return None;
         }
-        let out = source.number(number).filter(|out| *out >= source.floor)?;
-        if !self.given.note(out) {
-            return None;
-        }
+        let out = place?;
+        self.given.note(out);
         let timestamp = timestamp.wrapping_add(source.timestamp_offset);
         if out > self.highest {
             (self.highest, self.timestamp) = (out, timestamp);

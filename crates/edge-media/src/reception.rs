@@ -1,6 +1,6 @@
 //! What was received of a stream: loss and jitter for reports (RFC 3550 sections 6.4.1 and A.8), and which numbers to ask for again.
 
-use crate::numbers::{after, low};
+use crate::numbers::{Restarts, after, low};
 use shunt_rtp::rtcp::Report;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,8 +13,6 @@ const REORDERED: Duration = Duration::from_millis(5);
 /// Asked again after so long, and so often.
 const AGAIN: Duration = Duration::from_millis(40);
 const TRIES: u8 = 4;
-/// A larger step is a stream that began anew.
-const JUMP: i64 = 3000;
 
 #[derive(Clone, Copy, Debug)]
 struct Missing {
@@ -36,6 +34,7 @@ pub struct Reception {
     jitter: f64,
     missing: VecDeque<Missing>,
     report: Option<(u64, Duration)>,
+    restarts: Restarts,
     /// Packets that filled a gap.
     pub repaired: u64,
 }
@@ -55,6 +54,7 @@ impl Reception {
             jitter: 0.0,
             missing: VecDeque::new(),
             report: None,
+            restarts: Restarts::default(),
             repaired: 0,
         }
     }
@@ -62,15 +62,17 @@ impl Reception {
     /// A packet came.
     pub fn packet(&mut self, now: Duration, sequence: u16, timestamp: u32, clock_rate: u32) {
         let delta = after(sequence, self.highest);
-        if delta.abs() >= JUMP {
+        let number = self.highest + delta;
+        let fills = self.missing.iter().position(|one| one.sequence == number);
+        if self.restarts.packet(sequence, timestamp, delta, fills.is_none()) {
             *self = Self {
                 report: self.report,
+                restarts: self.restarts,
                 ..Self::new(self.ssrc, sequence)
             };
             self.packet(now, sequence, timestamp, clock_rate);
             return;
         }
-        let number = self.highest + delta;
         self.received += 1;
         if delta > 0 {
             for sequence in (self.highest + 1).max(number - MISSING)..number {
@@ -94,7 +96,7 @@ impl Reception {
                 }
             }
             self.transit = Some(transit);
-        } else if let Some(at) = self.missing.iter().position(|one| one.sequence == number) {
+        } else if let Some(at) = fills {
             self.missing.remove(at);
             self.repaired += 1;
         }

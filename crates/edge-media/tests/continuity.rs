@@ -167,3 +167,87 @@ fn a_new_source_goes_on_after_the_place_of_an_empty_packet() {
     let (number, timestamp) = forward(stream.packet(ms(1), 2, 7, 5, 90_000));
     assert_eq!((number, timestamp), (first + 3, 180 + 90));
 }
+
+proptest! {
+    /// After a step back of any size the second packet in order is delivered, or the third where the step is small, and the outgoing numbers continue
+    /// (RFC 3550 appendix A.1).
+    #[test]
+    fn a_sender_that_steps_back_loses_two_packets_at_most(
+        first in any::<u16>(),
+        steps in proptest::collection::vec((2u16..2999, 0u16..300), 1..6),
+        follow in any::<bool>(),
+    ) {
+        let mut stream = Continuity::new(SILENCE);
+        let (mut at, mut now, mut highest) = (first, 0u64, 0);
+        for (back, further) in steps {
+            let (mut lost, far) = (0, back > 102);
+            for _ in 0..back + further {
+                // The timestamps follow the clock. Where the step is no reordering, they may follow the numbers.
+                let timestamp = if follow && far { u32::from(at) * 160 } else { u32::try_from(now).unwrap() * 8 };
+                match stream.packet(ms(now), 1, at, timestamp, 8000) {
+                    Step::Forward { sequence, .. } => {
+                        prop_assert!(sequence > highest, "{sequence} after {highest}");
+                        highest = sequence;
+                    }
+                    _ => lost += 1,
+                }
+                (at, now) = (at.wrapping_add(1), now + 20);
+            }
+            prop_assert!(lost <= 2, "{lost} of {}", back + further);
+            at = at.wrapping_sub(back);
+        }
+    }
+
+    /// Packets that arrive out of order or twice, at most 100 late, are no restart: each is delivered once, at its place.
+    #[test]
+    fn late_packets_and_duplicates_keep_their_places(delays in proptest::collection::vec((0usize..90, any::<bool>()), 300..1500)) {
+        let mut arrivals: Vec<(usize, u16)> = Vec::new();
+        for (number, (delay, twice)) in delays.iter().enumerate() {
+            let sequence = u16::try_from(number).unwrap().wrapping_sub(500);
+            arrivals.push((number + if number == 0 { 0 } else { *delay }, sequence));
+            if *twice {
+                arrivals.push((number + 95, sequence));
+            }
+        }
+        arrivals.sort_by_key(|(when, _)| *when);
+        let mut stream = Continuity::new(SILENCE);
+        let first = u16::MAX - 499;
+        let mut base = None;
+        for (when, sequence) in arrivals {
+            if let Step::Forward { sequence: out, .. } = stream.packet(ms(u64::try_from(when).unwrap() * 2), 1, sequence, 0, 90_000) {
+                let base = *base.get_or_insert(out);
+                prop_assert_eq!(out - base, u64::from(sequence.wrapping_sub(first)));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_duplicates_costs_no_gap() {
+    let mut stream = Continuity::new(SILENCE);
+    let mut last = (0..1000u16)
+        .map(|number| forward(stream.packet(ms(0), 1, number, 1, 90_000)).0)
+        .last()
+        .unwrap();
+    for number in 700..720 {
+        if let Step::Forward { sequence, .. } = stream.packet(ms(0), 1, number, 1, 90_000) {
+            last = sequence;
+        }
+    }
+    for number in 1000..1400 {
+        let (out, _) = forward(stream.packet(ms(0), 1, number, 1, 90_000));
+        assert_eq!(out, last + 1, "{number}");
+        last = out;
+    }
+}
+
+#[test]
+fn a_step_back_into_numbers_that_never_came_is_a_restart_too() {
+    let mut stream = Continuity::new(SILENCE);
+    let (first, _) = forward(stream.packet(ms(0), 1, 0, 0, 8000));
+    forward(stream.packet(ms(20), 1, 900, 160, 8000));
+    let late = (300..340u16)
+        .filter(|number| forward(stream.packet(ms(40), 1, *number, 320, 8000)).0 < first + 900)
+        .count();
+    assert!(late < 16, "{late}");
+}

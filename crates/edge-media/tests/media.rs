@@ -14,6 +14,19 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
+/// Loss is counted from the restart on, and none of the numbers between is requested.
+#[test]
+fn a_sender_that_steps_back_has_lost_nothing() {
+    let mut stream = Reception::new(1, 1000);
+    let mut now = 0;
+    for number in (1000..1600u16).chain(1200..1900) {
+        now += 20;
+        stream.packet(ms(now), number, u32::try_from(now).unwrap() * 8, 8000);
+        assert_eq!(stream.due(ms(now)), Vec::<u16>::new());
+    }
+    assert_eq!(stream.lost(), 0);
+}
+
 #[test]
 fn what_is_missing_is_asked_for_a_few_times() {
     let mut stream = Reception::new(7, 65_534);
