@@ -128,3 +128,8 @@ bench-edge: setup
 ## make bench-browsers   three browsers in a room: packets by type and who handles them, a narrow link, loss, delay of a packet
 bench-browsers: setup
 	@$(BIN)/python -m bench.browsers
+
+.PHONY: demo-picture
+## make demo-picture   run the demo and draw its live table and its checks as docs/img/demo.svg
+demo-picture: setup
+	@$(BIN)/python -m bench.demo_picture docs/img/demo.svg --sip-server $(SIP_SERVER) --relay $(RELAY)

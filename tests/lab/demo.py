@@ -71,6 +71,8 @@ class Demo:
         self.sip_server, self.relay = choose(sip_server, relay)
         self.data_plane = ""
         self.most_at_once = 0
+        self.shown: list[tuple[float, Table]] = []  # the live table, with the second since the first call
+        self.checks: list[tuple[str, bool, str]] = []  # claim, whether it held, details
 
     def run(self) -> dict[str, Any]:
         """Run it all and return the report. Raises LabError if the lab itself fails."""
@@ -134,8 +136,9 @@ class Demo:
                 totals = {"data_plane": status["packets"]["data_plane"], "relay": topology.slow_packets()}
                 rates.look(now, totals, {"data_plane": (status["data_plane"] or {}).get("age_s")})
                 self.most_at_once = max(self.most_at_once, status["calls"])
+                self.shown.append((now - started, _table(now - started, status, rates.now)))
                 if self.console.is_terminal:
-                    live.update(_table(now - started, status, rates.now))
+                    live.update(self.shown[-1][1])
                 else:
                     self.console.print(_line(now - started, status, rates.now))
                 time.sleep(1.0)
@@ -196,7 +199,7 @@ class Demo:
         done = report["calls"]
         hung_up = ", ".join(f"{count} {how}" for how, count in sorted(ends.items()))
         talked = sum(call.answered or call.how == "CANCEL" for call in calls.values())
-        checks = [
+        checks = self.checks = [
             (f"all {planned} calls placed and ended as planned", done == {"attempted": planned, "completed": planned, "failed": 0}, f"{done}"),
             ("every kind of hang-up as planned", ends == expected, hung_up),
             (f"calls from behind NAT: {report['nat_calls']}", report["nat_calls"] == sum(lane.calls for lane in LANES if lane.host == "natcaller"), ""),
