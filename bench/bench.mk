@@ -1,4 +1,7 @@
 # Benches: each target writes raw data and results under build/bench/.
+# The load generator's objects, which only benches and their tests need.
+BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c)) build/bench/obj/relay.o
+
 .PHONY: bench-relay-table
 
 ## make bench-relay-table   the relay table's cost per packet, memory and write rate
@@ -57,21 +60,19 @@ bench-replication: setup build/bench/obj/replication.o build/bench/obj/relay.o
 
 .PHONY: bench-mixer
 ## make bench-mixer   phones of one conference that a core mixes, and the delay that mixing adds; video tiled beside separate streams and ffmpeg
-bench-mixer: setup
+bench-mixer: setup bench-programs
 	@PYTHONPATH=. $(BIN)/python -m bench.mixer.audio; audio=$$?; PYTHONPATH=. $(BIN)/python -m bench.mixer.pictures && exit $$audio
 
 .PHONY: bench-conference
 ## make bench-conference   conferences side by side: delay by hosts and under load, planes, sequence numbers, meetings by tree design (PROFILE=short|full)
-bench-conference: setup bench-packages bench-allocator
+bench-conference: setup bench-packages bench-programs
 	@$(BIN)/python -m bench.conference --profile $(PROFILE)
 
-# What agents lay out, as a program of its own.
-.PHONY: bench-allocator
-bench-allocator: build/.rust
-	@$(CARGO) build --quiet --release --locked --example meetings -p shunt-conference
+# Programs that benches and their tests start: the allocator that agents use, the mixer's tiling, and the load generator's objects.
+.PHONY: bench-programs
+bench-programs: build/.rust $(BENCH_OBJECTS)
+	@$(CARGO) build --quiet --release --locked -p shunt-conference -p shunt-tiling --example meetings --example tile
 
-# The load generator's programs, which only benches and their tests need.
-BENCH_OBJECTS := $(patsubst bench/%.bpf.c,build/bench/obj/%.o,$(wildcard bench/*.bpf.c)) build/bench/obj/relay.o
 PROFILE ?= short
 
 BENCH_CLANG := clang -O2 -g -Wall -Werror -target bpf -mcpu=v3 -Isoftswitch/bpf -I/usr/include/$(shell uname -m)-linux-gnu -c
@@ -115,7 +116,7 @@ bench-control: setup bench-packages
 
 .PHONY: bench
 ## make bench   all of them, one report; an interrupted run goes on (PROFILE=short: under 10 minutes; PROFILE=full: two hours)
-bench: setup bench-packages bench-client bench-allocator bench-setup-load $(BENCH_OBJECTS)
+bench: setup bench-packages bench-client bench-programs bench-setup-load
 	@$(BIN)/python -m bench.all --profile $(PROFILE)
 
 .PHONY: bench-edge

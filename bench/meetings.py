@@ -23,6 +23,7 @@ from bench.softswitch import Table
 from shunt.cli.capacity import PAPER, Design, Load, capacity, paper
 from shunt.net import Endpoint, FiveTuple
 from tests.dataplane import lab as lab_module
+from tests.lab.topology import LabError
 from tests.softswitch.replication import Action, Rewrite, StreamKey
 
 SIZES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 70, 100)
@@ -127,8 +128,8 @@ def load(design: Design, share: int) -> dict[str, Any]:
     people = PAPER[design][0].participants
     if design is Design.TWO_PARTY:
         return _load_two_party(share)
-    if not _ALLOCATOR.exists():  # `make bench-conference` renews it
-        subprocess.run(["make", "--silent", "bench-allocator"], cwd=ROOT, check=True)
+    if not _ALLOCATOR.exists():
+        raise LabError(f"{_ALLOCATOR} is not built; `make bench-programs` builds it")
     fit = capacity(design, Load(participants=people, layered_sources=1, sources=1, adapted=0))["meetings"]
     count = max(2, fit // share)
     with lab_module.build("rm") as lab, lab_module.inside(lab.ns("relay")):

@@ -51,9 +51,11 @@ def build(binary: Path, source: Path) -> None:
     """Compile a program of the bench, unless it is newer than its source. Raises LabError with the compiler's words."""
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
         binary.parent.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-Wextra", "-pthread", "-o", str(binary), str(source)], capture_output=True, text=True)
+        made = binary.with_suffix(f".{os.getpid()}")  # another process may do the same
+        done = subprocess.run([shutil.which("clang") or "cc", "-O2", "-Wall", "-Wextra", "-pthread", "-o", str(made), str(source)], capture_output=True, text=True)
         if done.returncode:
             raise LabError(f"{source.name}: {done.stderr}")
+        made.replace(binary)
 
 
 def build_all() -> None:

@@ -86,7 +86,7 @@ def h261(seconds: float, *, intra: int, factor: int) -> dict[str, Any]:
     sources = [
         scene.h261_clip(kind, RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), bit_rate=factor * rate, intra=intra) for number, (kind, rate) in enumerate(5 * list(KINDS.items()))
     ]
-    built = program.build(release=True)
+    built = program.PATH
     events, separate = h261_sent(built, sources, MTU)
     anywhere = [bytes(12) + chunk for source in sources for coded in source.coded for chunk in rtp.h261_chunks(coded, MTU - HEADERS - 16)]
     runs = [program.run(built, "h261", events, size=MTU - HEADERS) for _ in range(7)]
@@ -208,7 +208,7 @@ def h264(seconds: float) -> dict[str, Any]:
     rng = random.Random(2)
     sources = [h264_clip(list(KINDS)[number % 3], RATE, seconds, seed=number + 1, start=0.2 + rng.uniform(0, 1 / RATE), quantiser=42) for number in range(SOURCES)]
     events, separate = sent_sliced(sources, lambda coded: rtp.h264_payloads(coded, MTU - HEADERS - 14))
-    built = program.build(release=True)
+    built = program.PATH
     runs = [program.run(built, "h264", events, size=MTU - HEADERS, places=SOURCES) for _ in range(7)]
     packets = runs[0].packets[0]
     coded_column = [rtp.h264_picture(payloads) for _, payloads, _ in rtp.pictures(packets)]
@@ -237,7 +237,7 @@ def h265(seconds: float) -> dict[str, Any]:
         coded = clips.encode("libx265", pictures, str(RATE), size=(width, height), preset="veryfast", **{"x265-params": f"{parameters}:qp={quantiser}"})
         sources.append(Clip([start + at / RATE for at in range(count)], coded, clips.decode("hevc", coded)))
     events, separate = sent_sliced(sources, lambda coded: rtp.h265_payloads(coded, MTU - HEADERS - 15))
-    built = program.build(release=True)
+    built = program.PATH
     runs = [program.run(built, "h265", events, size=MTU - HEADERS, places=places) for _ in range(7)]
     packets = runs[0].packets[0]
     coded_grid = [rtp.h265_picture(payloads) for _, payloads, _ in rtp.pictures(packets)]
@@ -272,7 +272,7 @@ def drift(seconds: int) -> dict[str, Any]:
             events.add(stay.times[-1] + 0.5, program.LEAVE, place)
             stays.append((place, stay))
             at = stay.times[-1] + rng.uniform(1, 3)
-    output = program.run(program.build(release=True), "h261", events, size=MTU - HEADERS, hold=60)
+    output = program.run(program.PATH, "h261", events, size=MTU - HEADERS, hold=60)
     listed = list(rtp.pictures(output.packets[0]))
     times = [at for at, _, _ in listed]
     wrong = compared = 0
@@ -300,7 +300,7 @@ def audience(people: int, seconds: float) -> dict[str, Any]:
     """An audience in columns of fifteen, and those in columns of sixty: what a receiver gets, and what it costs."""
     distinct = [h264_clip(list(KINDS)[number % 3], RATE, seconds, seed=number + 1, start=0.2, quantiser=42) for number in range(12)]
     rng = random.Random(4)
-    built, spent = program.build(release=True), {"first": 0.0, "second": 0.0}
+    built, spent = program.PATH, {"first": 0.0, "second": 0.0}
     members: list[Clip] = []
     for number in range(people):
         own = distinct[number % len(distinct)]

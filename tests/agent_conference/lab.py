@@ -89,13 +89,13 @@ class Lab:
         self.start_agent()
 
     def start_softswitch(self) -> None:
-        self.softswitch.start().await_unix(self.bfrt, 30)
+        self.softswitch.start().await_unix(self.bfrt)
 
     def start_agent(self) -> None:
         """Start it and wait until it answers and has the data plane."""
         self.agent.start().await_listening("udp", CONTROL_PORT)
         self.until(self.conferences, lambda found: found is not None)
-        self.until(lambda: self.ask(lambda client: client.status())["data_plane"], lambda found: bool(found and found["connected"]), 30)
+        self.until(lambda: self.ask(lambda client: client.status())["data_plane"], lambda found: bool(found and found["connected"]))
 
     def stop(self) -> None:
         for party in self.parties:
@@ -152,7 +152,7 @@ class Lab:
 
         return self.ask(read)
 
-    def until(self, look: Callable[[], T], holds: Callable[[T], bool], seconds: float = 10.0) -> T:
+    def until(self, look: Callable[[], T], holds: Callable[[T], bool], seconds: float = 120.0) -> T:
         """Look until it holds. Raises LabError with what was seen last."""
         deadline = time.monotonic() + seconds
         while not holds(found := look()):
@@ -161,7 +161,7 @@ class Lab:
             time.sleep(0.03)
         return found
 
-    def await_design(self, design: str, seconds: float = 10.0) -> dict[str, Any]:
+    def await_design(self, design: str, seconds: float = 120.0) -> dict[str, Any]:
         return self.until(self.room, lambda room: room["design"] == design and room["problem"] is None, seconds)
 
     # -- participants ----------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class PairLab(Lab):
         (self.work / "other.json").write_text(json.dumps(other))
         self.other.start().await_listening("udp", OTHER_CONTROL)
         self.socket = self.other_socket
-        self.until(self.status, lambda found: found is not None and found["role"] == "standby" and found["ready"], 20)
+        self.until(self.status, lambda found: found is not None and found["role"] == "standby" and found["ready"])
         self.socket = self.own
 
     def status(self) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ def test_the_agent_in_charge_goes(pair: PairLab, number: int) -> None:
     if number == signal.SIGSTOP:
         pair.agent.signal(signal.SIGCONT)
         pair.socket = pair.own
-        pair.until(pair.status, lambda found: found is not None and found["role"] == "standby", 15)
+        pair.until(pair.status, lambda found: found is not None and found["role"] == "standby")
         pair.socket = pair.other_socket
         assert sorted(names(pair)) == ["new", "p0", "p1", "p2"]
     for party in [*parties, new]:

@@ -1,15 +1,15 @@
-"""What the bench's tests share: the load generator, with the objects of all benches compiled."""
+"""What the bench's tests share: the load generator."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from bench.load import Load, Wires
+from tests.lab.built import require
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,7 +20,6 @@ def load():
         pytest.skip("needs root and clang")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("the generator needs a core of its own")
-    objects = [f"build/bench/obj/{source.name.removesuffix('.bpf.c')}.o" for source in (ROOT / "bench").glob("*.bpf.c")]
-    subprocess.run(["make", "-s", "-o", "setup", *objects], cwd=ROOT, check=True)
+    require(*(ROOT / f"build/bench/obj/{source.name.removesuffix('.bpf.c')}.o" for source in (ROOT / "bench").glob("*.bpf.c")))
     with Wires() as wires, Load(wires) as made:
         yield made

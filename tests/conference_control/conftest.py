@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.conference_control.lab import Bridge, bridge
-from tests.lab.processes import ROOT
+from tests.conference_control.lab import AGENT, Bridge, bridge
+from tests.lab.built import require
 
 
 @pytest.fixture(scope="session")
 def agent_binary() -> None:
-    """Build it, unless the environment names one, or nothing here can run it."""
-    if "SHUNT_AGENT" not in os.environ and os.geteuid() == 0:
-        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
+    """The agent is built."""
+    require(AGENT)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_
 
 PORTS = "20000-20999"
 SIP_PORT = 5070
+_SIP_PORTS = itertools.cycle(range(5100, 6000))  # of phones: below all ports that media or its RTCP comes to
 AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
 
 
@@ -80,17 +82,17 @@ class Bridge:
         return done.stdout
 
     def start_softswitch(self) -> None:
-        self.softswitch.start().await_unix(self.bfrt, 30)
+        self.softswitch.start().await_unix(self.bfrt)
 
     def start_agent(self) -> None:
-        self.agent.start().await_listening("udp", CONTROL_PORT, 30)
-        self.agent.await_unix(self.admin, 30)
+        self.agent.start().await_listening("udp", CONTROL_PORT)
+        self.agent.await_unix(self.admin)
 
     def start_operator(self) -> None:
         """Start it, and wait until it takes calls."""
         begun = self.operator.log.stat().st_size if self.operator.log.exists() else 0
-        self.operator.start().await_listening("tcp", API_PORT, 30)
-        if not await_that(lambda: "calls are taken at" in self.operator.log.read_text(errors="replace")[begun:], 30):
+        self.operator.start().await_listening("tcp", API_PORT)
+        if not await_that(lambda: "calls are taken at" in self.operator.log.read_text(errors="replace")[begun:]):
             raise LabError(self.operator.tail())
 
     def move_focus(self, ip: str) -> None:
@@ -165,7 +167,7 @@ class Bridge:
         path = self.work / "conferences.jsonl"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def records(self, count: int, seconds: float = 5.0) -> list[dict]:
+    def records(self, count: int, seconds: float = 120.0) -> list[dict]:
         """The participants' records, once there are so many. Raises LabError."""
         path, deadline = self.work / "conferences.jsonl", time.monotonic() + seconds
         while True:
@@ -176,7 +178,7 @@ class Bridge:
                 raise LabError(f"{len(found)} records of {count}\n{self.operator.tail()}")
             time.sleep(0.02)
 
-    def await_design(self, design: str, name: str = "room", seconds: float = 5.0) -> dict:
+    def await_design(self, design: str, name: str = "room", seconds: float = 120.0) -> dict:
         """Wait until a conference is laid out so. Raises LabError."""
         deadline = time.monotonic() + seconds
         while True:
@@ -187,7 +189,7 @@ class Bridge:
                 raise LabError(f"{name} is {found['design']} ({found['problem']}), not {design}:\n{self.agent.tail()}")
             time.sleep(0.02)
 
-    def await_ready(self, seconds: float = 10.0) -> None:
+    def await_ready(self, seconds: float = 120.0) -> None:
         """Wait until conferences can be joined. Raises LabError."""
         deadline = time.monotonic() + seconds
         while True:
@@ -221,7 +223,7 @@ def bridge(work: Path, kind: Callable[[Topology, Path], BridgeT] = Bridge) -> It
 class Phone:
     """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
 
-    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 5) -> None:
+    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 60) -> None:
         """server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
         self.party = bridge.party(host, name)
         self.server = server
@@ -231,7 +233,7 @@ class Phone:
         self._name = name
         self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind((self._ip, 0))
+        self._socket.bind((self._ip, next(_SIP_PORTS)))
         self._socket.settimeout(patience)
         self._port = self._socket.getsockname()[1]
         self._to = ""

@@ -260,7 +260,7 @@ def _plain(frame: Any) -> np.ndarray:
 
 def _feed(packets: list[bytes], port: int) -> None:
     """Send to a decoder once it listens."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while f":{port:04X} " not in Path("/proc/net/udp").read_text() and time.monotonic() < deadline:
         time.sleep(0.005)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -200,7 +200,7 @@ def test_dial_in(room: Bridge) -> None:
     assert come_to_rest(lambda: (len(ann.received(bob)), len(ann.received(cem)))), "no address: no copies to ann"
     assert next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == "inactive"
     assert phones[0].call("room") == 200 and ann.relay == first
-    ann.await_packets(bob, cem, seconds=1.0)
+    ann.await_packets(bob, cem)
     assert phones[0].bye() == 200
     room.await_design("two-party")
     bob.await_packets(cem)
@@ -445,7 +445,7 @@ def test_feedback_reaches_the_sender_filtered(room: Bridge) -> None:
     for one in parties:
         one.await_packets(*(other for other in parties if other is not one))
         one.send_rtcp(build_rr(one.ssrc))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(ann.rtcp) < 12:
         for one, bitrate in ((bob, 2_000_000), (cem, 300_000)):
             one.send_rtcp(build_rr(one.ssrc, [Report(ann.ssrc, 3, 1, 9, 9, 9, 9)]) + build_remb(one.ssrc, bitrate, [ann.ssrc]))
@@ -496,11 +496,11 @@ def test_the_worked_example(room: Bridge) -> None:
             talking["bob", "audio"].await_packets(talking["ann", "audio"])
             talking["ann", "video"].await_packets(talking["bob", "video"])
             assert come_to_rest(lambda: len(talking["bob", "video"].received(talking["ann", "video"]))), "bob gets ann's sound alone"
-            assert await_that(lambda: all(flow["packets"] for flow in room.conference(board)["flows"]), 10), "counts of copies are a second old at most"
+            assert await_that(lambda: all(flow["packets"] for flow in room.conference(board)["flows"])), "counts of copies are a second old at most"
             argv.append("--once")
         said = room.shunt(*argv)
         if argv[1] == "watch":  # the agent reads the counters every few seconds
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while len(re.findall(SENT, said)) < 4 and time.monotonic() < deadline:
                 time.sleep(0.5)
                 said = room.shunt(*argv)
@@ -532,7 +532,7 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     refused = room.metric("rtcp_refused")
     cem.send_rtcp(build_rr(cem.ssrc) + wishes + twcc)
     bob.send_rtcp(report[:30])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (len(bob.rtcp) == 3 and cem.rtcp):
         time.sleep(0.02)
     time.sleep(0.1)
@@ -553,7 +553,7 @@ def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge)
         time.sleep(0.1)
         return bool(room.conference()["design"] == "two-party")
 
-    assert await_that(two_party, 10), room.conference()
+    assert await_that(two_party), room.conference()
     time.sleep(0.6)
     for one in parties:
         one.send_rtcp(build_rr(one.ssrc))
@@ -561,7 +561,7 @@ def test_a_picture_that_somebody_gets_anew_begins_with_a_key_frame(room: Bridge)
     third = enter(room, "natcaller", "cem", media="video")
     room.await_design("NRA")
     third.await_packets(ann, bob)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (build_pli(1, ann.ssrc) in ann.rtcp and build_pli(1, bob.ssrc) in bob.rtcp):
         for one in parties:  # in a two-party relay the agent did not see whether RTCP shares the port
             one.send_rtcp(build_rr(one.ssrc))

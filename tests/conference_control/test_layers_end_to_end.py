@@ -177,7 +177,7 @@ def phase(viewer: Viewer, target: int, seconds: float = 1.6) -> tuple[int, int]:
         recent = set(camera.frames[-80:-20])
         return {one.frame for one in viewer.seen[-100:]} & recent == {frame for frame in recent if camera.temporal[frame] <= target}
 
-    assert await_that(holds, 15), f"{viewer.name} does not get target {target}"
+    assert await_that(holds), f"{viewer.name} does not get target {target}"
     start = camera.sent
     time.sleep(seconds)
     return start, camera.sent
@@ -187,7 +187,7 @@ def phase(viewer: Viewer, target: int, seconds: float = 1.6) -> tuple[int, int]:
 def test_a_slow_receivers_frame_rate_falls_and_rises_without_gaps(stage: tuple[Bridge, Camera, Viewer, Viewer]) -> None:
     bridge, camera, bob, cem = stage
     target(bridge, "cem", 1)
-    bridge.await_design("RA-SR", seconds=8)
+    bridge.await_design("RA-SR")
     halved = phase(cem, 1)
     target(bridge, "cem", 0)
     quartered = phase(cem, 0)
@@ -216,12 +216,12 @@ def test_numbers_go_on_over_restarts(stage: tuple[Bridge, Camera, Viewer, Viewer
     """Of the agent, then of the softswitch: the tables say whose numbers are where."""
     bridge, camera, bob, cem = stage
     target(bridge, "cem", 0)
-    bridge.await_design("RA-SR", seconds=8)
+    bridge.await_design("RA-SR")
     time.sleep(1.5)
     bridge.agent.kill()
     bridge.start_agent()
     bridge.await_ready()
-    bridge.await_design("RA-SR", seconds=8)
+    bridge.await_design("RA-SR")
     quartered = phase(cem, 0)
     bridge.softswitch.kill()
     bridge.start_softswitch()
@@ -252,7 +252,7 @@ def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:
 def test_an_estimate_lowers_the_frame_rate(stage: tuple[Bridge, Camera, Viewer, Viewer]) -> None:
     """What a receiver says it can take is set beside what each layer was counted to be, and the layers that fit go on."""
     bridge, camera, bob, cem = stage
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     seen = None
     while time.monotonic() < deadline and (seen is None or seen["target"] in (None, 2)):
         rates = seen["rates"] if seen is not None else []

@@ -19,7 +19,7 @@ from tests.lab.processes import ROOT, Process, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, LabError, Topology
 from tests.mixer_daemon.process import _Connection
 from tests.tools.conference import rtcp
-from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, deaf, loudest
+from tests.tools.tone import G722, HEARD, OPUS, PCMA, PCMU, Codec, Talk, TonePhone, await_heard, await_silence, await_tone, loudest
 
 MIXER = os.environ.get("SHUNT_MIXER") or str(ROOT / "target/release/shunt-mixer")
 PORT = 45_000
@@ -57,7 +57,7 @@ class MixBridge(Bridge):
         super().start()
 
     def start_mixer(self, host: str) -> None:
-        self.mixers[host].start().await_unix(self.controls[host], 30)
+        self.mixers[host].start().await_unix(self.controls[host])
 
     def stop(self) -> None:
         for mixer in self.mixers.values():
@@ -71,7 +71,7 @@ class MixBridge(Bridge):
         """A phone's ear and mouth."""
         number = next(_numbers)
         made = open_socket(self.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
-        made.bind(("0.0.0.0", 46_000 + number))
+        made.bind(("0.0.0.0", 46_000 + 2 * number))
         self.sounds[name] = TonePhone(name, codec, 400 + 110 * (number % 20), 0x7000 + number, made)
         return self.sounds[name]
 
@@ -106,18 +106,6 @@ def room(tmp_path: Path) -> Iterator[MixBridge]:
         yield made
 
 
-def all_hear(phones: list[TonePhone], seconds: float = 15.0) -> None:
-    """Wait until each phone hears all others and not itself, for a second. Fails with whom it does not hear."""
-    deadline = time.monotonic() + seconds
-    while True:
-        since = time.monotonic()
-        time.sleep(1.0)
-        wrong = deaf(phones, since)
-        if not wrong:
-            return
-        assert time.monotonic() < deadline, wrong
-
-
 def reports_go_both_ways(room: MixBridge) -> None:
     """Ann hears of her mix, and of what came of hers; the mixer hears what ann says of the mix."""
     ann = room.sounds["ann"]
@@ -133,7 +121,7 @@ def reports_go_both_ways(room: MixBridge) -> None:
     def blocks() -> list[rtcp.Report]:
         return [block for packet, item in items(rtcp.Kind.RR) for block in rtcp.reports(packet, item)]
 
-    assert await_that(lambda: infos() and any(block.ssrc == ann.ssrc for block in blocks()), 30), room.agent.tail()
+    assert await_that(lambda: infos() and any(block.ssrc == ann.ssrc for block in blocks())), room.agent.tail()
     assert {info.ssrc for info in infos()} == {mix}, "the reports of others' mixes are theirs"
     assert {ssrc for packet, item in items(rtcp.Kind.SDES) for ssrc in rtcp.cnames(packet, item)} == {mix}
     ann.report(rtcp.build_rr(ann.ssrc, [rtcp.Report(mix, 128, 1, 1, 0, 0, 0)]))
@@ -156,10 +144,10 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
             phones[name] = room.dial(host, name, codec)
             talk.phones.append(room.sounds[name])
         ears = list(room.sounds.values())
-        assert await_that(lambda: room.mixed(*phones), 15), (room.conference(), room.agent.tail())
-        all_hear(ears)
+        assert await_that(lambda: room.mixed(*phones)), (room.conference(), room.agent.tail())
+        await_heard(ears)
         since = time.monotonic()
-        time.sleep(0.5)
+        assert await_that(lambda: all(len(ear.since(since)) > 10 for ear in ears))
         for ear in ears:
             heard = ear.since(since)
             assert len({packet.ssrc for packet in heard}) == 1, f"{ear.name} gets more than one stream"
@@ -170,17 +158,15 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
         # Five of a hundred packets are lost.
         room.sounds["bob"].drops = frozenset((7, 23, 48, 71, 90))
         room.sounds["dia"].drops = frozenset((11, 30, 52, 66, 97))
-        all_hear(ears)
+        await_heard(ears)
         # One that takes several streams, and whose codec is not known but by its payload type, gets each by itself.
         rest = room.sound("caller", "rex", PCMU)
         talk.phones.append(rest)
         rest.talk(room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")["media"][0]["relay"])
-        all_hear(ears, 15)
+        await_heard(ears)
         assert await_that(lambda: len({packet.ssrc for packet in rest.since(time.monotonic() - 0.5)}) == len(ears))
         assert not room.one("rex")["gets_mix"] and rest.ssrc not in {packet.ssrc for packet in rest.since(since)}
-        since = time.monotonic()
-        time.sleep(1.0)
-        assert room.sounds["cem"].hears(since, rest.hz) > HEARD
+        await_tone(room.sounds["cem"], rest.hz)
         with pytest.raises(LabError, match="error: 400"):
             room.ask("POST", "/v1/conferences/room/mixed?participant=rex&mixed=yes")
         with pytest.raises(LabError, match="error: 400"):
@@ -190,20 +176,15 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
             room.sounds["bob"].press(key)
             time.sleep(0.1)
         assert await_that(lambda: room.one("bob")["muted"])
-        since = time.monotonic()
-        time.sleep(1.0)
-        assert room.sounds["ann"].hears(since, room.sounds["bob"].hz) < HEARD / 5
+        await_silence(room.sounds["ann"], room.sounds["bob"].hz)
         for key in (10, 9):
             room.sounds["eve"].press(key)
             time.sleep(0.1)
         assert phones["eve"].receive().startswith("BYE sip:eve@")
         assert phones["dia"].bye() == 200
         assert await_that(lambda: [one["name"] for one in room.conference()["participants"]] == ["ann", "bob", "cem", "rex"])
-        time.sleep(0.5)
-        since = time.monotonic()
-        time.sleep(1.0)
         for gone in ("eve", "dia"):
-            assert room.sounds["ann"].hears(since, room.sounds[gone].hz) < HEARD / 5, f"{gone} is still heard"
+            await_silence(room.sounds["ann"], room.sounds[gone].hz)
         assert {record["participant"]: record["reason"] for record in room.records(2)} == {"eve": "keys", "dia": "bye"}
         assert all(record["media"][0]["received_packets"] > 100 for record in room.records(2)), "a mix counts as received"
 
@@ -237,7 +218,7 @@ def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
     with Talk([]) as talk:
         room.dial("caller", "ann", PCMA)
         talk.phones.append(room.sounds["ann"])
-        assert await_that(lambda: room.mixed("ann"), 15), room.agent.tail()
+        assert await_that(lambda: room.mixed("ann")), room.agent.tail()
         for query in ("announcements=loud", ""):
             with pytest.raises(LabError, match="error: 400"):
                 room.ask("POST", f"/v1/conferences/room/announcements?{query}")
@@ -245,19 +226,22 @@ def test_who_joins_is_announced_where_that_is_wanted(room: MixBridge) -> None:
         since = time.monotonic()
         room.dial("callee", "bob", PCMU)
         talk.phones.append(room.sounds["bob"])
-        assert await_that(lambda: loudest(room.sounds["ann"], since, ANNOUNCED) > HEARD, 10), room.agent.tail()
-        assert await_that(lambda: loudest(room.sounds["ann"], time.monotonic() - 0.3, ANNOUNCED) < HEARD / 5, 10)  # it is over
-        announced = loudest(room.sounds["ann"], since, ANNOUNCED)
-        # An agent that begins anew remembers, and announces nobody who was there.
+        assert await_that(lambda: loudest(room.sounds["ann"], since, ANNOUNCED) > HEARD), room.agent.tail()
+        assert await_that(lambda: loudest(room.sounds["ann"], time.monotonic() - 0.3, ANNOUNCED) < HEARD / 5)  # it is over
+        # An agent that begins anew remembers, and announces nobody who was there. Nobody talks: packets that a busy machine delays would be clicks, which
+        # have a little of every frequency.
+        for sound in room.sounds.values():
+            sound.talks = False
+        await_silence(room.sounds["ann"], room.sounds["bob"].hz)
+        since = time.monotonic()
         room.agent.kill()
         room.start_agent()
         room.await_ready()
-        assert await_that(lambda: room.mixed("ann", "bob"), 15)
+        assert await_that(lambda: room.mixed("ann", "bob"))
         assert room.conference()["announcements"] is True
-        since = time.monotonic()
-        time.sleep(1.0)
-        # Packets that a busy machine delays are clicks, which have a little of every frequency.
-        assert loudest(room.sounds["ann"], since, ANNOUNCED) < announced / 3
+        now = time.monotonic()
+        assert await_that(lambda: len(room.sounds["ann"].since(now)) > 50)
+        assert loudest(room.sounds["ann"], since, ANNOUNCED) < HEARD / 5
 
 
 def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: MixBridge) -> None:
@@ -265,45 +249,43 @@ def test_a_mixer_and_an_agent_that_die_are_a_gap_at_most_and_no_call_ends(room: 
         phones = [room.dial(host, name, codec) for host, name, codec in (("caller", "ann", PCMA), ("callee", "bob", OPUS), ("callee", "cem", PCMA))]
         talk.phones.extend(room.sounds.values())
         ears = list(room.sounds.values())
-        assert await_that(lambda: room.mixed("ann", "bob", "cem"), 15), room.agent.tail()
-        all_hear(ears)
+        assert await_that(lambda: room.mixed("ann", "bob", "cem")), room.agent.tail()
+        await_heard(ears)
         # The agent goes: mixes go on, and so does the placing when it is back.
         ssrcs = {packet.ssrc for packet in ears[0].since(time.monotonic() - 0.5)}
         since = time.monotonic()
         room.agent.kill()
-        time.sleep(0.5)
+        await_heard(ears)
         room.start_agent()
         room.await_ready()
-        all_hear(ears)
+        await_heard(ears)
         found = ears[0].since(since)
         assert {packet.ssrc for packet in found} == ssrcs, "the mix goes on as it was"
-        assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 1.0
+        assert {(later.sequence - before.sequence) & 0xFFFF for before, later in itertools.pairwise(found)} == {1}, "no packet of the mix is missing"
         # The mixer goes: another one has the conference.
         first = room.placed()
+        came = len(ears[0].rtcp)
         ears[0].report(rtcp.build_rr(ears[0].ssrc))
-        time.sleep(0.2)
+        assert await_that(lambda: len(ears[0].rtcp) > came), "RTCP finds its way to the phone"
         died = time.monotonic()
         room.mixers[first].kill()
-        assert await_that(lambda: room.placed() not in ("", first), 15), room.agent.tail()
-        all_hear(ears)
+        assert await_that(lambda: room.placed() not in ("", first)), room.agent.tail()
+        await_heard(ears)
         ended = [packet[item.where][4:8] for when, packet in ears[0].rtcp if when > died for item in rtcp.walk(packet) if item.kind is rtcp.Kind.BYE]
         assert [int.from_bytes(ssrc, "big") for ssrc in ended] == list(ssrcs), "the mix of a mixer that has died is over"
-        found = ears[0].since(died - 0.5)
-        assert max(later.when - before.when for before, later in itertools.pairwise(found)) < 5.0
         # The first one comes back without conferences; the second is asked to stop: all goes back.
         room.start_mixer(first)
         second = room.placed()
         room.mixers[second].stop()
-        assert await_that(lambda: room.placed() == first, 15), room.agent.tail()
-        all_hear(ears)
+        assert await_that(lambda: room.placed() == first), room.agent.tail()
+        await_heard(ears)
         # No mixer at all: everybody gets copies of the others, as without one.
         room.mixers[first].kill()
-        assert await_that(lambda: not room.one("ann")["gets_mix"], 15)
+        assert await_that(lambda: not room.one("ann")["gets_mix"])
         since = time.monotonic()
-        time.sleep(1.0)
-        assert {packet.ssrc for packet in ears[0].since(since)} >= {ears[2].ssrc}
+        assert await_that(lambda: ears[2].ssrc in {packet.ssrc for packet in ears[0].since(since)})
         room.start_mixer(first)
-        assert await_that(lambda: room.mixed("ann", "bob", "cem"), 15)
-        all_hear(ears)
+        assert await_that(lambda: room.mixed("ann", "bob", "cem"))
+        await_heard(ears)
         assert [phone.bye() for phone in phones] == [200, 200, 200]
         assert await_that(lambda: room.conference()["mixer"] is None)

@@ -45,9 +45,9 @@ class PairBridge(Bridge):
         self.redis.start()
         super().start()
         self.await_role(API_PORT, "active")
-        self.other.start().await_listening("udp", OTHER_CONTROL, 30)
-        self.other.await_unix(self.other_admin, 30)
-        self.other_operator.start().await_listening("tcp", OTHER_API, 30)
+        self.other.start().await_listening("udp", OTHER_CONTROL)
+        self.other.await_unix(self.other_admin)
+        self.other_operator.start().await_listening("tcp", OTHER_API)
         self.await_role(OTHER_API, "standby")
 
     def configure(self) -> None:
@@ -227,7 +227,7 @@ def test_an_agent_that_hangs_is_replaced_and_does_not_write_when_it_wakes(pair: 
     finally:
         pair.agent.signal(signal.SIGCONT)
     pair.await_role(API_PORT, "standby")
-    assert await_that(lambda: phones[0].bye() == 503, 5)
+    assert await_that(lambda: phones[0].bye() == 503)
     phones[0].server = OTHER_SIP
     assert phones[0].bye() == 200
     look = pair.get(OTHER_API, "/v1/conferences/room")

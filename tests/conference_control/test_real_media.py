@@ -24,7 +24,7 @@ WORST = 3.0  # mean difference of luma between what was shown and what was decod
 
 def await_pictures(receiver: Person, *senders: Person, count: int = 5) -> None:
     """Wait until this many packets of each sender's pictures have come."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not all(len(receiver.packets_of(one, "video")) >= count for one in senders):
         time.sleep(0.02)
     assert all(len(receiver.packets_of(one, "video")) >= count for one in senders), f"{receiver.name} sees not all"
@@ -106,7 +106,7 @@ def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge)
 
     def take_until(target: int, bitrate: Callable[[list[int]], float]) -> None:
         """Report until cem gets this target of ann's. bitrate: what it says, by the rates of the targets."""
-        deadline, times = time.monotonic() + 15, 0
+        deadline, times = time.monotonic() + 120, 0
         while time.monotonic() < deadline:
             view = {one["receiver"]: one for one in room.conference()["downlinks"] if one["sender"] == "ann" and one["medium"] == "video"}
             rates = view["cem"]["rates"] if "cem" in view else []

@@ -57,7 +57,7 @@ class Chromium:
         self._port = _free_port()
         self._driver = subprocess.Popen(["chromedriver", f"--port={self._port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._session = ""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not self._is_up():
             assert time.monotonic() < deadline, "chromedriver does not start"
             time.sleep(0.1)

@@ -120,7 +120,7 @@ class Edge:
         answer: dict[str, Any] = self.ask("GET", f"/v1/sessions/{name}")
         return answer
 
-    def await_state(self, name: str, state: str, timeout: float = 20) -> dict[str, Any]:
+    def await_state(self, name: str, state: str, timeout: float = 120) -> dict[str, Any]:
         """A session once it is in a state."""
         deadline = time.monotonic() + timeout
         while (view := self.session(name))["state"] != state:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.edge.chromium import Chromium, missing
 from tests.edge.plain import Leg, Plane, is_rtcp
-from tests.edge.process import BINARY, ROOT, Edge
+from tests.edge.process import Edge
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -55,15 +52,6 @@ STATS = """
 """
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    if "SHUNT_EDGE" not in os.environ:
-        subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--release", "--locked", "-p", "shunt-edge"], check=True, cwd=ROOT)
-    assert os.path.exists(BINARY)
-    with Chromium() as chromium:
-        yield chromium
-
-
 class Scene:
     """Two browsers whose media go to each other; `change` is what the plain side does to pictures."""
 
@@ -94,7 +82,7 @@ class Scene:
         found: dict[str, Any] = self.chromium.run(self.tabs[who], STATS)
         return found
 
-    def await_frames(self, who: int, frames: int, video: int = 0, timeout: float = 30) -> dict[str, Any]:
+    def await_frames(self, who: int, frames: int, video: int = 0, timeout: float = 120) -> dict[str, Any]:
         """What a browser has once it has shown so many frames."""
         deadline = time.monotonic() + timeout
         while True:
@@ -114,7 +102,7 @@ def test_sound_and_pictures_go_both_ways_and_stay_together(chromium: Chromium) -
             assert (video["packetsLost"], video["nackCount"], audio["packetsLost"]) == (0, 0, 0)
             assert "GCM" in found["transport"]["srtpCipher"]
             # Both are told in one clock, by sender reports that were mapped.
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while "estimatedPlayoutTimestamp" not in video or "estimatedPlayoutTimestamp" not in audio:
                 assert time.monotonic() < deadline, "no two sender reports of each"
                 time.sleep(0.5)
@@ -213,7 +201,7 @@ def test_ice_begins_anew_and_nothing_else_does(chromium: Chromium) -> None:
         for name in ("ufrag", "pwd"):
             first = first.replace(_attribute(first, f"ice-{name}"), ice[name])
         chromium.run(scene.tabs[1], ACCEPT, first)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while edge.session(session)["remote"] == remote:
             assert time.monotonic() < deadline, f"{edge.session(session)}\n{edge.log}"
             time.sleep(0.2)
@@ -265,7 +253,7 @@ def test_of_three_encodings_a_browser_gets_one(chromium: Chromium) -> None:
         for answer, leg in zip(answers, legs, strict=True):
             edge.ask("PUT", f"/v1/sessions/{answer['session']}/media", {"media": [{"mid": answer["media"][0]["mid"], "rtp": leg.rtp}]})
         # Which it gets depends on what the machine can encode; edge/tests say when another one takes its place.
-        deadline = time.monotonic() + 45
+        deadline = time.monotonic() + 120
         while not (found := chromium.run(tabs[1], STATS)["video"]) or found[0].get("framesDecoded", 0) < 100:
             assert time.monotonic() < deadline, f"{found} {edge.session(answers[1]['session'])}"
             time.sleep(0.2)
@@ -334,7 +322,7 @@ def test_five_percent_of_loss_in_both_directions(chromium: Chromium) -> None:
             scene = Scene(chromium, edge, plane)
             scene.await_frames(1, 20)
             proxy.on = True
-            found = scene.await_frames(1, 200, timeout=60)["video"][0]
+            found = scene.await_frames(1, 200)["video"][0]
             assert found["retransmittedPacketsReceived"] > 0 and found["nackCount"] > 0
             view = edge.session(scene.answers[1]["session"])["media"][1]
             assert view["to_browser"]["nacks_received"] > 0 and view["from_browser"]["nacks_sent"] > 0

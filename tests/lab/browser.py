@@ -152,7 +152,7 @@ class Browser:
             raise LabError(f"{self.name}: {details.get('exception', {}).get('description') or details['text']}")
         return json.loads(answer["result"]["value"])
 
-    def await_that(self, expression: str, seconds: float = 30.0) -> Any:
+    def await_that(self, expression: str, seconds: float = 120.0) -> Any:
         """Wait until an expression is true in the page; its value. Raises LabError."""
         deadline = time.monotonic() + seconds
         while True:

@@ -39,8 +39,9 @@ class Party:
         self.relay: tuple[str, int] | None = None
         self.socket = open_socket(topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, 8 << 20)
-        self.socket.bind(("0.0.0.0", port or _LEAST + self.ssrc % 1000))
+        self.socket.bind(("0.0.0.0", port or _LEAST + self.ssrc % 1000 * 2))  # RTCP may come to the next port
         self._talking = threading.Event()
+        self._sending = threading.Lock()
         self._over = threading.Event()
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._receiver = threading.Thread(target=self._receive, daemon=True)
@@ -67,8 +68,9 @@ class Party:
         self.socket.sendto(data, self.relay)
 
     def hush(self) -> None:
-        """Send no more, and wait until what was sent has arrived."""
-        self._talking.clear()
+        """Send no more; on an idle machine what was sent has arrived afterwards."""
+        with self._sending:
+            self._talking.clear()
         time.sleep(0.1)
 
     def close(self) -> None:
@@ -83,9 +85,11 @@ class Party:
             self._talking.wait()
             if self._over.is_set():
                 return
-            assert self.relay is not None
-            self.socket.sendto(self.packet(self.sent), self.relay)
-            self.sent += 1
+            with self._sending:
+                if self._talking.is_set():
+                    assert self.relay is not None
+                    self.socket.sendto(self.packet(self.sent), self.relay)
+                    self.sent += 1
             time.sleep(self.gap_s)
 
     def _receive(self) -> None:
@@ -110,7 +114,7 @@ class Party:
         """The numbers of another's packets, as they came."""
         return self.got.get(other.ssrc, [])
 
-    def await_packets(self, *others: Party, seconds: float = 5.0) -> None:
+    def await_packets(self, *others: Party, seconds: float = 120.0) -> None:
         """Wait until packets of all of these have come. Raises LabError."""
         deadline = time.monotonic() + seconds
         before = {other.ssrc: len(self.received(other)) for other in others}
@@ -121,7 +125,7 @@ class Party:
         raise LabError(f"{self.name} gets no packets of {[other.name for other in others if len(self.received(other)) <= before[other.ssrc] + 2]}")
 
 
-def await_that(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+def await_that(holds: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Wait until it holds, for so long; whether it does."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
@@ -129,7 +133,7 @@ def await_that(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
     return holds()
 
 
-def come_to_rest(count: Callable[[], Any], seconds: float = 5.0) -> bool:
+def come_to_rest(count: Callable[[], Any], seconds: float = 120.0) -> bool:
     """Wait until a count no longer changes: packets that are under way come in yet. Whether it has come to rest within so long."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

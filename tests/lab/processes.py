@@ -130,7 +130,7 @@ class Process:
             os.killpg(self._popen.pid, signal.SIGKILL)  # it leads its own session: nobody else's group
         self._popen.wait(5.0)
 
-    def await_listening(self, kind: str, port: int, seconds: float = 15.0) -> None:
+    def await_listening(self, kind: str, port: int, seconds: float = 60.0) -> None:
         """Wait until a socket ("udp" or "tcp") is bound to the port in its namespace. Raises LabError with the log's end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -141,7 +141,7 @@ class Process:
             time.sleep(0.05)
         raise LabError(f"{self.name} does not listen on {kind} port {port} after {seconds} s:\n{self.tail()}")
 
-    def await_unix(self, path: Path, seconds: float = 15.0) -> None:
+    def await_unix(self, path: Path, seconds: float = 60.0) -> None:
         """Wait until it takes connections at a Unix socket. Raises LabError with the log's end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -153,7 +153,7 @@ class Process:
             time.sleep(0.05)
         raise LabError(f"{self.name} does not listen on {path} after {seconds} s:\n{self.tail()}")
 
-    def await_log(self, text: str, seconds: float = 10.0) -> None:
+    def await_log(self, text: str, seconds: float = 60.0) -> None:
         """Wait until its log contains the text. Raises LabError with the log's end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

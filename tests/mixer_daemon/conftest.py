@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import pytest
 
-from tests.mixer_daemon.process import ROOT
+from tests.lab.built import require
+from tests.mixer_daemon.process import BINARY
 
 
 @pytest.fixture(scope="session", autouse=True)
 def binary() -> None:
-    """Build it, unless the environment names one."""
-    if "SHUNT_MIXER" not in os.environ:
-        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
+    """The mixer is built."""
+    require(BINARY)

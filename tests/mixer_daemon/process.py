@@ -89,7 +89,7 @@ class Mixer:
         self._folder.cleanup()
 
 
-def await_that(holds: Any, seconds: float = 10.0) -> bool:
+def await_that(holds: Any, seconds: float = 120.0) -> bool:
     """Whether something becomes true within so many seconds."""
     deadline = time.monotonic() + seconds
     while not holds():

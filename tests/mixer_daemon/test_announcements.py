@@ -11,7 +11,7 @@ import pytest
 
 from tests.mixer_daemon.process import Mixer, MixerFailed, await_that
 from tests.mixer_daemon.test_mixer import Copies
-from tests.tools.tone import PCMA, Talk, TonePhone, loudest
+from tests.tools.tone import PCMA, Talk, TonePhone, await_silence, loudest
 
 JOINED, LEFT = 1200, 900
 LOUD = 1500
@@ -29,7 +29,7 @@ def write(path: Path, rate: int, hz: int, channels: int = 1, octets: int = 2) ->
 
 
 def hears(phone: TonePhone, since: float, hz: int) -> bool:
-    return await_that(lambda: loudest(phone, since, hz) > LOUD, 5)
+    return await_that(lambda: loudest(phone, since, hz) > LOUD)
 
 
 def test_who_stays_hears_who_joins_and_who_leaves(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_who_stays_hears_who_joins_and_who_leaves(tmp_path: Path) -> None:
         ann = copies.phones[0]
         with Talk(copies.phones):
             began = describe(1)
-            time.sleep(0.5)
+            assert await_that(lambda: len(ann.since(began)) > 5)
             since = describe(2)
             assert hears(ann, since, JOINED) and hears(copies.phones[1], since, JOINED)
             assert loudest(ann, began, LEFT) < LOUD / 5, "nobody has left"
-            time.sleep(0.5)
+            await_silence(ann, JOINED)
             since = describe(1)
             assert hears(ann, since, LEFT)
-            time.sleep(0.5)
+            await_silence(ann, LEFT)
             since = describe(3, announcements=False)
-            time.sleep(0.7)
+            assert await_that(lambda: len(ann.since(since)) > 35)
             assert loudest(ann, since, JOINED) < LOUD / 5, "nothing is announced where it is not wanted"
         copies.close()
 

@@ -92,7 +92,7 @@ def run(seconds: float) -> dict[str, Any]:
 
 
 def _left(room: RoomLab) -> int:
-    come_to_rest(lambda: len(room.names(ROOM)), 10)
+    come_to_rest(lambda: len(room.names(ROOM)))
     return len(room.names(ROOM))
 
 

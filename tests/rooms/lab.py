@@ -95,7 +95,7 @@ class RoomLab(Bridge):
         super().start()
 
     def start_edge(self, number: int = 0) -> None:
-        self.edges[number].start().await_unix(self.controls[number], 30)
+        self.edges[number].start().await_unix(self.controls[number])
 
     def stop(self) -> None:
         for browser in self.browsers:
@@ -168,7 +168,7 @@ def report(browser: Browser) -> dict[str, Any]:
     return found
 
 
-def sees(browser: Browser, *names: str, seconds: float = 30.0) -> None:
+def sees(browser: Browser, *names: str, seconds: float = 120.0) -> None:
     """Wait until pictures of all of these are decoded. Raises LabError with what is seen."""
     wanted = json.dumps([f"{name}/video" for name in names])
     try:
@@ -177,7 +177,7 @@ def sees(browser: Browser, *names: str, seconds: float = 30.0) -> None:
         raise LabError(f"{error}\n{json.dumps(report(browser), indent=1)}") from None
 
 
-def hears(browser: Browser, *names: str, seconds: float = 30.0) -> None:
+def hears(browser: Browser, *names: str, seconds: float = 120.0) -> None:
     """Wait until sound of all of these comes. Raises LabError with what is heard."""
     wanted = json.dumps([f"{name}/audio" for name in names])
     try:

@@ -103,7 +103,7 @@ def watched(browser: Browser) -> dict[str, dict[str, Any]]:
     return found
 
 
-def await_frames(browser: Browser, *names: str, count: int = 10, seconds: float = 30.0) -> None:
+def await_frames(browser: Browser, *names: str, count: int = 10, seconds: float = 120.0) -> None:
     """Wait until so many further frames of all of these are shown. Raises LabError."""
     keys = json.dumps([f"{name}/video" for name in names])
     before = browser.evaluate(f"Object.fromEntries({keys}.map((key) => [key, window.watched?.[key]?.seen ?? 0]))")

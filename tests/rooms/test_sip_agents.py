@@ -83,7 +83,7 @@ class Agent:
             pictures = [one for mid, one in now.items() if one["kind"] == "video" and one["frames"] > before.get(mid, {"frames": 0})["frames"] + 5 and one["width"] > 0]
             return sum(one["kind"] == "audio" for one in new) >= audio and len(pictures) >= video
 
-        assert await_that(came, 20), (self.browser.name, before, self.received())
+        assert await_that(came), (self.browser.name, before, self.received())
 
 
 class Room:
@@ -149,7 +149,7 @@ def test_calls_of_jssip_and_sipjs(evening: Room, name: str) -> None:
         cem.await_media(audio=3, video=2)
         bob.await_media(audio=3, video=2)
         evening.shown("cem/audio", "cem/video", "bob/audio", "bob/video", "dora/audio")
-        assert await_that(lambda: sum(len(numbers) > 50 for numbers in phone.party.sequences.values()) == 3, 20), "the phone hears three"
+        assert await_that(lambda: sum(len(numbers) > 50 for numbers in phone.party.sequences.values()) == 3), "the phone hears three"
 
         # On hold nothing comes, and what is sent goes on; by UPDATE (JsSIP) and by re-INVITE (SIP.js).
         for agent, how in ((cem, "true"), (bob, "false")):
@@ -165,7 +165,7 @@ def test_calls_of_jssip_and_sipjs(evening: Room, name: str) -> None:
         evening.shown("cem/video", "bob/video")
         server.start().await_listening("udp", 5060)
         for agent in (cem, bob):
-            agent.browser.await_that("agent.connections > 1", 40)
+            agent.browser.await_that("agent.connections > 1")
             assert agent.ask("offerAgain(false)") == "done"
             agent.await_media(audio=3, video=2)
 

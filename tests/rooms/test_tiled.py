@@ -106,21 +106,21 @@ def watching(room: MixedRoom) -> Browser:
 def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) -> None:
     """One stream comes to the browser, and the page shows of it at each name what that participant sends."""
     room.ask("POST", f"/v1/conferences?name={ROOM}")
-    room.await_ready(60)
+    room.await_ready()
     room.ask("POST", f"/v1/conferences/{ROOM}/tiling?codec=H264&places=4")
     sources = [Source(room, name) for name in COLOURS]
     try:
         tiled = lambda: sorted(tile["participant"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"])
-        assert await_that(lambda: tiled() == ["ann", "bob"], 30), room.conference(ROOM)["tiling"]
+        assert await_that(lambda: tiled() == ["ann", "bob"]), room.conference(ROOM)["tiling"]
         cem = watching(room)
-        cem.await_that(f"{TILED_LINES}.length === 1 && {TILED_LINES}[0].frames > 5", 60)
+        cem.await_that(f"{TILED_LINES}.length === 1 && {TILED_LINES}[0].frames > 5")
         assert [stream["places"] for stream in room.conference(ROOM)["tiling"]["streams"]] == [4]
 
         def is_shown() -> bool:
             red, blue = (colour(cem, name, tmp_path / "page.png") for name in COLOURS)
             return red[0] > 150 > 80 > red[2] and blue[2] > 150 > 80 > blue[0]
 
-        assert await_that(is_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
+        assert await_that(is_shown), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
         words = cem.await_that(
             "((all) => all.every((one) => one.includes('in one stream with others: 176×576')) && all)([...document.querySelectorAll('.tile .quality')].map((one) => one.textContent))"
         )
@@ -128,14 +128,14 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
         assert violations(cem) == []
         cem.resize(390, 780)
         assert cem.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off on a phone"
-        assert await_that(is_shown, 20), "on a phone too"
+        assert await_that(is_shown), "on a phone too"
         cem.prefer("dark")
         assert violations(cem) == []
         # Without tiles everybody's own video comes, and is shown whole.
         room.ask("DELETE", f"/v1/conferences/{ROOM}/tiling")
-        cem.await_that("['ann', 'bob'].every((one) => (room.report().lines[`${one}/video`]?.frames ?? 0) > 5)", 30)
+        cem.await_that("['ann', 'bob'].every((one) => (room.report().lines[`${one}/video`]?.frames ?? 0) > 5)")
         cem.await_that("document.querySelectorAll('.frame.part').length === 0")
-        assert await_that(is_shown, 20)
+        assert await_that(is_shown)
     finally:
         for source in sources:
             source.close()
@@ -144,20 +144,20 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
 def test_each_tiled_stream_comes_by_a_line_of_its_own(room: MixedRoom, tmp_path: Path) -> None:
     """Two streams of one tile each; then a mixer that begins anew, whose streams are others."""
     room.ask("POST", f"/v1/conferences?name={ROOM}")
-    room.await_ready(60)
+    room.await_ready()
     room.ask("POST", f"/v1/conferences/{ROOM}/tiling?codec=H264&places=1")
     sources = [Source(room, name) for name in COLOURS]
     try:
         streams = lambda: {stream["ssrc"] for stream in room.conference(ROOM)["tiling"]["streams"] for tile in stream["tiles"] if tile["width"]}
-        assert await_that(lambda: len(streams()) == 2, 30), room.conference(ROOM)["tiling"]
+        assert await_that(lambda: len(streams()) == 2), room.conference(ROOM)["tiling"]
         cem = watching(room)
-        cem.await_that(f"{TILED_LINES}.length === 2 && {TILED_LINES}.every((one) => one.frames > 5)", 60)
+        cem.await_that(f"{TILED_LINES}.length === 2 && {TILED_LINES}.every((one) => one.frames > 5)")
 
         def are_shown() -> bool:
             red, blue = (colour(cem, name, tmp_path / "page.png") for name in COLOURS)
             return red[0] > 150 > 80 > red[2] and blue[2] > 150 > 80 > blue[0]
 
-        assert await_that(are_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
+        assert await_that(are_shown), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
         cem.await_that("[...document.querySelectorAll('.tile .quality')].filter((one) => one.textContent.includes('in one stream with others: 176×144')).length === 2")
         lines = cem.evaluate("room.look.lines.filter((one) => one.shows === '#tiles').map((one) => [one.mid, one.ssrc])")
         assert len({mid for mid, _ in lines}) == 2 and {ssrc for _, ssrc in lines} == streams()
@@ -169,8 +169,8 @@ def test_each_tiled_stream_comes_by_a_line_of_its_own(room: MixedRoom, tmp_path:
             playing = cem.evaluate("Object.entries(room.report().lines).filter(([key, one]) => key.startsWith('#tiles/video/') && one?.frames > 5).map(([key]) => Number(key.split('/')[2]))")
             return len(named) == 2 and not named & before and set(playing) == named
 
-        assert await_that(others_play, 60), (room.conference(ROOM)["tiling"], cem.evaluate("room.report().lines"))
-        assert await_that(are_shown, 20), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
+        assert await_that(others_play), (room.conference(ROOM)["tiling"], cem.evaluate("room.report().lines"))
+        assert await_that(are_shown), [colour(cem, name, tmp_path / "page.png") for name in COLOURS]
     finally:
         for source in sources:
             source.close()

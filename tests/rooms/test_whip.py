@@ -60,7 +60,7 @@ def test_aiortc_publishes_and_watches(room: RoomLab, codec: str) -> None:
     name = f"stage-{codec}"
     publisher = client(room, "caller", "publish", room.link(name, role="publish"), codec, 120)
     try:
-        assert await_that(lambda: room.names(name) == ["publisher"], 60), room.diagnosis()
+        assert await_that(lambda: room.names(name) == ["publisher"]), room.diagnosis()
         viewer = told(client(room, "natcaller", "watch", room.link(name, role="watch"), codec, 3))
         media = {one["medium"]: one["codecs"][0]["encoding"] for one in room.conference(name)["participants"][0]["media"]}
         assert media == {"audio": "opus", "video": codec}
@@ -72,7 +72,7 @@ def test_aiortc_publishes_and_watches(room: RoomLab, codec: str) -> None:
         publisher.kill()  # as when its network is gone: the edge notices that its checks have ended
         publisher.communicate()
     room.ask("DELETE", f"/v1/conferences/{name}/participants/publisher")
-    assert await_that(lambda: not room.at_edge(), 30)
+    assert await_that(lambda: not room.at_edge())
 
 
 @pytest.mark.skipif(bool(_gstreamer_lacks()), reason=f"no GStreamer with WebRTC: {_gstreamer_lacks()}")
@@ -80,7 +80,7 @@ def test_gstreamer_publishes_and_watches(room: RoomLab) -> None:
     """Its certificates are of RSA."""
     publisher = gstreamer(room, "caller", "publish", room.link("gst", role="publish"), 120)
     try:
-        assert await_that(lambda: room.names("gst") == ["publisher"], 60), room.diagnosis()
+        assert await_that(lambda: room.names("gst") == ["publisher"]), room.diagnosis()
         viewer = gstreamer(room, "natcaller", "watch", room.link("gst", role="watch"), 4)
         other = told(client(room, "callee", "watch", room.link("gst", role="watch"), "VP8", 4))
         seen = told(viewer)
@@ -91,4 +91,4 @@ def test_gstreamer_publishes_and_watches(room: RoomLab) -> None:
         publisher.kill()
         publisher.communicate()
     room.ask("DELETE", "/v1/conferences/gst/participants/publisher")
-    assert await_that(lambda: not room.at_edge(), 30)
+    assert await_that(lambda: not room.at_edge())

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent_conference.conftest import binary as binary
+from tests.lab.built import require
 from tests.tools.tiling import program
 
 
 @pytest.fixture(scope="session")
 def tiling() -> Path:
-    return program.build()
+    require(program.PATH)
+    return program.PATH

@@ -114,7 +114,7 @@ class MixingLab(Lab):
         super().start()
 
     def start_mixer(self, name: str) -> None:
-        self.mixers[name].start().await_unix(self.controls[name], 30)
+        self.mixers[name].start().await_unix(self.controls[name])
 
     def stop(self) -> None:
         for person in self.people:
@@ -286,5 +286,5 @@ def running(kind: type[L], name: str, work: Path) -> Iterator[L]:
             made.stop()
 
 
-def holds(look: Callable[[], bool], lab: MixingLab, seconds: float = 20.0) -> None:
+def holds(look: Callable[[], bool], lab: MixingLab, seconds: float = 120.0) -> None:
     assert await_that(look, seconds), f"{lab.room()['tiling']}\n{lab.agent.tail()}"

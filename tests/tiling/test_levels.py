@@ -102,7 +102,7 @@ def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: 
     people = [lab.source(f"p{number}", clip) for number, clip in enumerate(itertools.islice(sources, 7))]
     lab.want()
     holds(lambda: len(lab.layout()) == len(people) and lab.is_placed(), lab)
-    holds(right(lab, viewer, people), lab, 60)
+    holds(right(lab, viewer, people), lab)
     layout = lab.layout()
     assert sorted(layout.values()) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]
     assert len({mixer for _, mixer in lab.columns().values()}) > 1, "columns are spread over mixers"
@@ -125,7 +125,7 @@ def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: 
     for person in people:
         person.socket.sendto(rtcp.build_rr(person.ssrc) + rtcp.build_cname(person.ssrc, person.name), person.relay)
     holds(lambda: set(streams) <= viewer.reported() and all(person.ssrc in person.judged() for person in people), lab)
-    holds(lambda: {person.ssrc: person.name for person in people}.items() <= viewer.names().items(), lab, 40)
+    holds(lambda: {person.ssrc: person.name for person in people}.items() <= viewer.names().items(), lab)
     assert viewer.reported() == set(streams)
     taken = {person.name: len(person.rtcp) for person in people}
     viewer.socket.sendto(rtcp.build_pli(viewer.ssrc, streams[0]), viewer.relay)
@@ -135,7 +135,7 @@ def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: 
     gone = people.pop(1)
     lab.ask(lambda client: client.leave(ROOM, gone.name))
     people.append(lab.source("p7", next(sources)))
-    holds(right(lab, viewer, people), lab, 60)
+    holds(right(lab, viewer, people), lab)
     assert lab.layout() == {name: place for name, place in layout.items() if name != gone.name} | {"p7": layout[gone.name]}
     assert lab.ssrcs() == streams
     layout = lab.layout()
@@ -151,7 +151,7 @@ def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: 
     theirs = lab.jobs()[lost]
     lab.mixers[lost].kill()
     holds(lambda: lab.is_placed() and not lab.jobs()[lost], lab)
-    holds(right(lab, viewer, people), lab, 60)
+    holds(right(lab, viewer, people), lab)
     now = lab.columns()
     assert {number: now[number] for number in now if number not in theirs} == {number: columns[number] for number in columns if number not in theirs}
     assert all(now[number][0] != columns[number][0] for number in theirs)
@@ -169,7 +169,7 @@ def test_columns_of_several_mixers_are_joined_and_outlive_agent_and_mixers(lab: 
     holds(lambda: lab.is_placed() and not lab.jobs()[last], lab)
     holds(lambda: set(streams) <= viewer.ended(), lab)
     assert not set(streams) & set(lab.ssrcs())
-    holds(right(lab, viewer, people), lab, 60)
+    holds(right(lab, viewer, people), lab)
     now = lab.columns()
     assert {number: now[number] for number in now if number not in theirs} == {number: columns[number] for number in columns if number not in theirs}
     assert lab.layout() == layout, "tiles stay where they were"
@@ -192,14 +192,14 @@ def test_who_spoils_a_column_is_named_and_the_others_keep_their_tiles(lab: Level
     large = column.clip("testsrc", RATE, PICTURES / RATE, guard=True)
     people = [lab.source("p0", own[0]), lab.source("p1", own[1])]
     lab.want()
-    holds(right(lab, viewer, people), lab, 60)
+    holds(right(lab, viewer, people), lab)
     first = lab.layout()
     assert sorted(first.values()) == [(0, 0), (0, 1)]
     lab.source("large", large)
     holds(lambda: lab.layout().get("large") == (0, 2), lab)
     people.append(lab.source("p2", own[2]))
-    holds(lambda: lab.untiled() == {"large": SIZE}, lab, 60)
-    holds(right(lab, viewer, people), lab, 60)
+    holds(lambda: lab.untiled() == {"large": SIZE}, lab)
+    holds(right(lab, viewer, people), lab)
     layout = lab.layout()
     assert {name: layout[name] for name in first} == first
     assert set(layout) == {"p0", "p1", "p2"} and layout["p2"] in ((0, 2), (0, 3)), "the second column's, and the first place of it if that is free by then"

@@ -197,7 +197,7 @@ def test_a_mixer_in_a_conference_of_agent_and_softswitch(tmp_path: Path) -> None
         section = {"listen": f"unix:{control}", "allow": [], "socket_group": "root", "address": CALLEE_IP, "port": MIXER_PORT, "receivers": 10, "load": 0.9}
         (tmp_path / "mixer.json").write_text(json.dumps({"valid": True, "errors": [], "config": {"mixer": section, "log": {"level": "info", "format": "text"}}}))
         mixer = Process(lab.topology, "callee", "mixer", [BINARY, "-c", str(tmp_path / "mixer.json")], tmp_path / "mixer.log")
-        mixer.start().await_unix(control, 30)
+        mixer.start().await_unix(control)
         receivers: list[Receiver] = []
         try:
             conference(lab, control, own, receivers)
@@ -242,7 +242,7 @@ def conference(lab: Lab, control: Path, own: list[Clip], receivers: list[Receive
                 receivers[number].socket.sendto(packet, relays[number])
         return all(100 + number in viewer.packets for number in range(4)) and STREAM in viewer.packets
 
-    assert await_that(known, 30), (viewer.packets.keys(), lab.room())
+    assert await_that(known), (viewer.packets.keys(), lab.room())
     lab.until(lab.room, lambda room: room["problem"] is None)
     time.sleep(0.5)
     viewer.packets.clear()
@@ -257,4 +257,4 @@ def conference(lab: Lab, control: Path, own: list[Clip], receivers: list[Receive
         receiver.socket.sendto(rtcp.build_rr(100 + number), relays[number])
         receiver.rtcp.clear()
     viewer.socket.sendto(rtcp.build_pli(104, STREAM), relays[4])
-    assert await_that(lambda: all(receivers[number].asked(100 + number) for number in range(4)), 10), [receiver.rtcp for receiver in receivers]
+    assert await_that(lambda: all(receivers[number].asked(100 + number) for number in range(4))), [receiver.rtcp for receiver in receivers]

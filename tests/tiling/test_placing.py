@@ -106,9 +106,9 @@ def test_tiles_follow_joins_and_leaves_and_outlive_agent_and_mixer(lab: MixingLa
     assert {person.name: lab.layout()[person.name] for person in people} == layout, "tiles stay where they were"
     # And one that begins anew is told again.
     second = lab.ssrcs()[0]
-    lab.mixers["caller"].start().await_unix(lab.controls["caller"], 30)
+    lab.mixers["caller"].start().await_unix(lab.controls["caller"])
     lab.mixers["callee"].stop()
-    lab.mixers["callee"].start().await_unix(lab.controls["callee"], 30)
+    lab.mixers["callee"].start().await_unix(lab.controls["callee"])
     holds(lambda: lab.placed() != "" and second not in lab.ssrcs(), lab)
     holds(right(*people), lab)
     # No tiles any more: everybody's own video, except for who has not named its codec.
@@ -162,7 +162,7 @@ def broken_is_named(lab: MixingLab, viewer: Person) -> None:
             viewer.socket.sendto(rtcp.build_pli(viewer.ssrc, stream), viewer.relay)
         return lab.untiled().get("broken", "").startswith("a decoder cannot decode its picture: ")
 
-    holds(named, lab, 40)
+    holds(named, lab)
     assert "broken" not in lab.layout()
     lab.ask(lambda client: client.leave(ROOM, broken.name))
 
@@ -201,5 +201,5 @@ def test_what_cannot_be_is_refused_and_a_conference_without_mixers_says_so(lab: 
     holds(lambda: lab.room()["tiling"]["problem"] is not None and "bob" in lab.layout(), lab)
     assert lab.placed() == ""
     for host, mixer in lab.mixers.items():
-        mixer.start().await_unix(lab.controls[host], 30)
+        mixer.start().await_unix(lab.controls[host])
     holds(lambda: lab.room()["tiling"]["problem"] is None and viewer.sees(lab.ssrcs()[0], 0, sources[1]), lab)

@@ -260,7 +260,7 @@ def test_a_decoder_has_limits(at_data_plane: Plane, tmp_path: Path) -> None:
     with Mixer(decoder=program) as mixer:
         wall = Wall(mixer, at_data_plane[0], "H264", 1)
         wall.play([h264("testsrc", 1)])
-        assert await_that(lambda: wall.tile(0)["trial"] == "unavailable", 30)
+        assert await_that(lambda: wall.tile(0)["trial"] == "unavailable")
         assert f"5 s, 1048576 KiB, 0 blocks, 0 blocks of a core, nice {os.nice(0) + 10}, in /" in wall.trials()["problem"], wall.trials()
         assert not (tmp_path / "written").read_text()
         wall.receiver.close()

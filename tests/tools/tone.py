@@ -239,3 +239,39 @@ def deaf(phones: Sequence[TonePhone], when: float) -> list[str]:
             if other is not phone and other.talks and found < HEARD:
                 wrong.append(f"{phone.name} does not hear {other.name} ({found:.0f})")
     return wrong
+
+
+def await_heard(phones: Sequence[TonePhone], seconds: float = 120.0) -> None:
+    """Waits until each phone hears all others and not itself, for half a second. Fails with the phones that do not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        since = time.monotonic()
+        time.sleep(0.5)
+        wrong = deaf(phones, since)
+        if not wrong:
+            return
+        assert time.monotonic() < deadline, wrong
+
+
+def await_silence(phone: TonePhone, hz: float, below: float = HEARD / 5, seconds: float = 120.0) -> None:
+    """Waits until a phone hears a tone no longer, for half a second. Fails with the tone's amplitude."""
+    deadline = time.monotonic() + seconds
+    while True:
+        since = time.monotonic()
+        time.sleep(0.5)
+        found = phone.hears(since, hz)
+        if phone.since(since) and found < below:
+            return
+        assert time.monotonic() < deadline, f"{phone.name} hears {hz} Hz ({found:.0f}), {len(phone.since(since))} packets"
+
+
+def await_tone(phone: TonePhone, hz: float, above: float = HEARD, seconds: float = 120.0) -> None:
+    """Waits until a phone hears a tone, for half a second. Fails with the tone's amplitude."""
+    deadline = time.monotonic() + seconds
+    while True:
+        since = time.monotonic()
+        time.sleep(0.5)
+        found = phone.hears(since, hz)
+        if found > above:
+            return
+        assert time.monotonic() < deadline, f"{phone.name} does not hear {hz} Hz ({found:.0f})"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+PATH = ROOT / "target/release/examples/tile"
+"""Where `make build-tests` and the benches put it."""
 _HEAD = struct.Struct(">QBBI")
 PACKET, JOIN, LEAVE, KEY_FRAME, PAUSE = range(5)
 WHOLE = b"\xff"
@@ -46,13 +48,6 @@ class Output:
     packets: dict[int, list[tuple[float, bytes]]]
     asked: list[tuple[float, int]]
     figures: dict[str, Any]
-
-
-def build(*, release: bool = False) -> Path:
-    """The program, built. Raises CalledProcessError."""
-    kind = ["--release"] if release else []
-    subprocess.run([ROOT / ".ci/rust", "cargo", "build", "--quiet", "--locked", *kind, "-p", "shunt-tiling", "--example", "tile"], cwd=ROOT, check=True)
-    return ROOT / "target" / ("release" if release else "debug") / "examples/tile"
 
 
 def cut(program: Path, pictures: list[bytes], size: int) -> list[list[bytes]]:
