@@ -1,9 +1,8 @@
-"""The programs, and a running lab for each test."""
+"""The programs, and a running lab."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,14 @@ def binary() -> None:
     require(AGENT)
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with running(tmp_path) as made:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with running(tmp_path_factory.mktemp("lab")) as made:
         yield made
+
+
+@pytest.fixture
+def lab(shared: Lab) -> Lab:
+    """A lab without conferences, parties and events."""
+    shared.reset()
+    return shared

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -18,12 +15,15 @@ from typing import Any, TypeVar
 import yaml
 
 from shunt.admin import AdminClient, AdminError, Event
+from shunt.cli import daemons
+from tests.tools.checked import checked, program
 from tests.tools.conference import rtcp
 from tests.lab.party import Party
-from tests.lab.processes import CONTROL_PORT, RELAY_PORT, ROOT, Process
+from tests.lab.processes import CONTROL_PORT, RELAY_PORT, Process
 from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, LabError, Topology
 
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
+AGENT = program("agent")
+PRIORITY = ["nice", f"--adjustment={daemons.PRIORITY}"]  # as `shunt softswitch` starts it
 PORTS = "20000-20999"
 ROOM = "room"
 _PATTERN = (0, 2, 1, 2)  # temporal layers of L1T3
@@ -55,11 +55,10 @@ class Lab:
         self.pin_dir = BPF / topology.prefix
         self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         self.socket = Path("/run") / f"{topology.prefix}-admin.sock"
-        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1"}
-        python = [sys.executable, "-m", "shunt.cli.main"]
-        self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
+        self.softswitch = Process(topology, "edge", "softswitch", [*PRIORITY, program("softswitch"), "-c", str(work / "softswitch.json")], work / "softswitch.log")
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
         self.parties: list[Party] = []
+        self._first_event = 1
         self.settings: dict[str, Any] = {
             "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
             # No call is made, so nobody listens there.
@@ -73,15 +72,10 @@ class Lab:
     def configure(self) -> None:
         """Write what the next start of each process reads."""
         self.config.write_text(yaml.safe_dump(self.settings))
-        checked = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
-        )  # fmt: skip
-        if checked.returncode != 0:
-            raise LabError(checked.stdout + checked.stderr)
-        document = json.loads(checked.stdout)
-        document["config"]["admin"] = {"socket": str(self.socket), "socket_group": "root", "events": str(self.work / "events")}
+        document = checked(self.config)
+        document["admin"] = {"socket": str(self.socket), "socket_group": "root", "events": str(self.work / "events")}
         (self.work / "agent.json").write_text(json.dumps(document))
+        (self.work / "softswitch.json").write_text(json.dumps(checked(self.config, "softswitch")))
 
     def start(self) -> None:
         self.configure()
@@ -97,9 +91,26 @@ class Lab:
         self.until(self.conferences, lambda found: found is not None)
         self.until(lambda: self.ask(lambda client: client.status())["data_plane"], lambda found: bool(found and found["connected"]))
 
-    def stop(self) -> None:
+    def reset(self) -> None:
+        """Have no conference and no party, all processes running, and no event yet."""
+        self.dismiss()
+        if not self.softswitch.alive:
+            self.start_softswitch()
+        if not self.agent.alive:
+            self.start_agent()
+        for one in self.until(self.conferences, lambda found: found is not None) or []:
+            self.ask(lambda client, name=one["conference"]: client.end_conference(name))  # type: ignore[misc]
+        self.until(lambda: self.metric("rows"), lambda rows: rows <= 1)  # one that is always there
+        self._first_event = max((event.seq for event in self._events()), default=0) + 1
+
+    def dismiss(self) -> None:
+        """Close all parties' sockets."""
         for party in self.parties:
             party.close()
+        self.parties.clear()
+
+    def stop(self) -> None:
+        self.dismiss()
         self.agent.stop()
         self.softswitch.stop()
         shutil.rmtree(self.pin_dir, ignore_errors=True)
@@ -144,11 +155,18 @@ class Lab:
         text = self.ask(lambda client: client.metrics())
         return next(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith(f"shunt_conference_{name} ") or line.startswith(f"shunt_conference_{name}_total "))
 
-    def events(self, what: str) -> list[dict[str, Any]]:
-        """Events of conferences of a kind, so far."""
+    def await_copies(self, count: int = 500) -> None:
+        """Wait until the agent has got so many copies more of what participants send."""
+        least = self.metric("packets_copied") + count
+        self.until(lambda: self.metric("packets_copied"), lambda copied: copied > least)
 
-        async def read(client: AdminClient) -> list[dict[str, Any]]:
-            return [event.facts async for event in client.events(1, follow=False) if isinstance(event, Event) and event.kind == "conference" and event.facts["what"] == what]
+    def events(self, what: str) -> list[dict[str, Any]]:
+        """Events of conferences of a kind, since the last reset."""
+        return [event.facts for event in self._events() if event.seq >= self._first_event and event.kind == "conference" and event.facts["what"] == what]
+
+    def _events(self) -> list[Event]:
+        async def read(client: AdminClient) -> list[Event]:
+            return [event async for event in client.events(1, follow=False) if isinstance(event, Event)]
 
         return self.ask(read)
 

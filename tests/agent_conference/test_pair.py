@@ -43,8 +43,8 @@ class PairLab(Lab):
         super().start()
         document = json.loads((self.work / "agent.json").read_text())
         other = copy.deepcopy(document)
-        other["config"]["control"]["listen"] = [f"udp:127.0.0.1:{OTHER_CONTROL}"]
-        other["config"]["admin"] |= {"socket": str(self.other_socket), "events": str(self.work / "other-events")}
+        other["control"]["listen"] = [f"udp:127.0.0.1:{OTHER_CONTROL}"]
+        other["admin"] |= {"socket": str(self.other_socket), "events": str(self.work / "other-events")}
         (self.work / "other.json").write_text(json.dumps(other))
         self.other.start().await_listening("udp", OTHER_CONTROL)
         self.socket = self.other_socket

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,14 +16,17 @@ from typing import Any, TypeVar
 
 import yaml
 
+from shunt.cli import daemons
 from tests.lab.party import Party, await_that, come_to_rest, unbroken
 from tests.lab.processes import API_PORT, CONTROL_PORT, RELAY_PORT, ROOT, Edge, Process, open_socket
 from tests.lab.topology import BPF, CALLEE_IP, CALLER_IP, EDGE_INTERFACES, EDGE_IP, LabError, Topology, run
+from tests.tools.checked import checked, program
 
 PORTS = "20000-20999"
 SIP_PORT = 5070
 _SIP_PORTS = itertools.cycle(range(5100, 6000))  # of phones: below all ports that media or its RTCP comes to
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
+AGENT = program("agent")
+PRIORITY = ["nice", f"--adjustment={daemons.PRIORITY}"]  # as `shunt softswitch` starts it
 
 
 class Bridge:
@@ -38,10 +39,11 @@ class Bridge:
         self.bfrt = Path("/run") / f"{topology.prefix}-bfrt.sock"
         self.admin = Path("/run") / f"{topology.prefix}-admin.sock"
         python = [sys.executable, "-m", "shunt.cli.main"]
-        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1"}
+        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
+        env = {"PYTHONPATH": f"{ROOT / 'operator'}", "PYTHONUNBUFFERED": "1", **compiled}
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
         self.operator = Process(topology, "edge", "operator", [*python, "operator", "-c", str(self.config)], work / "operator.log", env)
-        self.softswitch = Process(topology, "edge", "softswitch", [*python, "softswitch", "-c", str(self.config)], work / "softswitch.log", env)
+        self.softswitch = Process(topology, "edge", "softswitch", [*PRIORITY, program("softswitch"), "-c", str(work / "softswitch.json")], work / "softswitch.log")
         self.parties: list[Party] = []
         self.settings: dict = {
             "control": {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"]},
@@ -69,17 +71,8 @@ class Bridge:
     def configure(self) -> None:
         """Write what the next start of each process reads."""
         self.config.write_text(yaml.safe_dump(self.settings))
-        (self.work / "agent.json").write_text(self.checked(self.config))
-
-    def checked(self, config: Path) -> str:
-        """A configuration as shunt-agent takes it. Raises LabError."""
-        done = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise LabError(done.stdout + done.stderr)
-        return done.stdout
+        (self.work / "agent.json").write_text(json.dumps(checked(self.config)))
+        (self.work / "softswitch.json").write_text(json.dumps(checked(self.config, "softswitch")))
 
     def start_softswitch(self) -> None:
         self.softswitch.start().await_unix(self.bfrt)

@@ -20,6 +20,7 @@ from tests.conference_control.room import NEEDS as _needs
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
 from tests.lab.topology import EDGE_IP, LabError, Topology
+from tests.tools.checked import checked
 
 pytestmark = [*_needs, pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")]
 
@@ -65,7 +66,7 @@ class PairBridge(Bridge):
             "operator": {"state_dir": str(work / "other-operator")},
         }
         self.other_config.write_text(yaml.safe_dump(other))
-        (work / "other.json").write_text(self.checked(self.other_config))
+        (work / "other.json").write_text(json.dumps(checked(self.other_config)))
 
     def first_goes(self, *, killed: bool) -> None:
         """The agent in charge and its operator daemon are gone, as when their host is."""
