@@ -277,6 +277,12 @@ class Phone:
         kept = [line for line in request.splitlines() if line.partition(":")[0].lower() in ("via", "record-route", "from", "to", "call-id", "cseq")]
         self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (EDGE_IP, self.server))
 
+    def await_nothing(self, seconds: float) -> None:
+        """Wait for so long; no message may come. Raises AssertionError with one that does."""
+        self._socket.settimeout(seconds)
+        with contextlib.suppress(TimeoutError):
+            raise AssertionError(self.receive())
+
     def receive(self) -> str:
         """The next message."""
         return self._socket.recv(4096).decode()
