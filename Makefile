@@ -104,7 +104,7 @@ demo: setup
 demo-browsers: setup
 	@$(BIN)/python -m tests.rooms.demo --seconds $(SECONDS)
 
-test: setup
+test: setup bench-programs
 	@result=0; \
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix --ignore=,$(BUSY_TESTS)) || result=$$?; \
 	$(BIN)/python -m pytest $(BUSY_TESTS) || result=$$?; \

@@ -10,4 +10,4 @@ import pytest
 def require(*programs: str | Path) -> None:
     """Fails the test where a program is missing."""
     if missing := [str(path) for path in programs if not Path(path).exists()]:
-        pytest.fail(f"{' and '.join(missing)}: not built; `make build-tests` builds it", pytrace=False)
+        pytest.fail(f"{' and '.join(missing)}: not built; `make test` builds it first", pytrace=False)

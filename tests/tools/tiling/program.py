@@ -11,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = ROOT / "target/release/examples/tile"
-"""Where `make build-tests` and the benches put it."""
+"""Where `make bench-programs` puts it."""
 _HEAD = struct.Struct(">QBBI")
 PACKET, JOIN, LEAVE, KEY_FRAME, PAUSE = range(5)
 WHOLE = b"\xff"
