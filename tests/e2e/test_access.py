@@ -69,7 +69,7 @@ def test_nobody_gets_in_with_a_dialog_of_his_own_making(parts: tuple[str, str], 
         trunk.bind((CALLEE_IP, 5060))
         trunk.settimeout(0.5)
         try:
-            for route in (";r=1", ";did=1.1;conf=yes;sig=0123456789abcdef0123456789abcdef"):
+            for route in (";r=1", ";did=1.1;sides=conf;families=conf;since=2000000000;sig=0123456789abcdef0123456789abcdef"):
                 extra = ("-key", "route", route, "-key", "trunk", f"{CALLEE_IP}:5060")
                 Sipp(topology, tmp_path, "caller", "uac_stranger", sip_port=5080, media_port=6000, user="0123", calls=20, rate=50, extra=extra).start().finish(20)
             with pytest.raises(TimeoutError):

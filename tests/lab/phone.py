@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import re
 import secrets
 import select
@@ -86,6 +87,9 @@ class Callee(Phone):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, "callee", TRUNK_PORT)
         self.answer: tuple[int, str] = 200, body(self.ip, self.port)
+        self.requests: list[Message] = []
+        """What was asked of it, but for what came again."""
+        self._answers: queue.Queue[Message] = queue.Queue()
         self._run(self._serve)
 
     def _serve(self) -> None:
@@ -94,14 +98,41 @@ class Callee(Phone):
                 continue
             data, source = self.sip.recvfrom(65535)
             request = Message.parse(data)
-            if request.method == "INVITE":
+            if request.status:
+                self._answers.put(request)
+                continue
+            if request.get("cseq") not in [earlier.get("cseq") for earlier in self.requests]:
+                self.requests.append(request)
+            if request.method in ("INVITE", "UPDATE"):
                 status, text = self.answer
                 if status == 200:
                     self.listen_to(request.body)
                 self.sip.sendto(self._reply(request, status, text if status == 200 else ""), source)
-            elif request.method in ("BYE", "CANCEL", "OPTIONS"):
-                self.relay = None
+            elif request.method != "ACK":
+                if request.method != "INFO":
+                    self.relay = None
                 self.sip.sendto(self._reply(request, 200, ""), source)
+
+    def request(self, method: str, number: int, text: str = "") -> Message:
+        """A request within the call that the first INVITE began; the final answer. Raises LabError where there is none."""
+        invite = self.requests[0]
+        branch = secrets.token_hex(8)
+        contact = invite.get("contact")
+        lines = [f"{method} {contact[contact.index('<') + 1 : contact.index('>')]} SIP/2.0"]
+        lines += [f"Via: SIP/2.0/UDP {self.ip}:{TRUNK_PORT};branch=z9hG4bK{branch};rport", *(f"Route: {route}" for route in invite.all("record-route"))]
+        lines += [f"From: {invite.get('to')};tag=callee", f"To: {invite.get('from')}", f"Call-ID: {invite.get('call-id')}", f"CSeq: {number} {method}"]
+        lines += [f"Contact: <sip:callee@{self.ip}:{TRUNK_PORT}>", "Max-Forwards: 70", *(["Content-Type: application/sdp"] if text else [])]
+        data = "\r\n".join([*lines, f"Content-Length: {len(text)}", "", text]).encode()
+        for _ in range(10):
+            self.sip.sendto(data, (EDGE_IP, 5060))
+            try:
+                while True:
+                    answer = self._answers.get(timeout=1)
+                    if answer.status >= 200 and answer.get("cseq") == f"{number} {method}":
+                        return answer
+            except queue.Empty:
+                pass
+        raise LabError(f"no answer to {method} of {invite.get('call-id')}")
 
     def _reply(self, request: Message, status: int, text: str) -> bytes:
         copied = [(name, value) for name, value in request.headers if name in ("via", "from", "call-id", "cseq", "record-route")]
@@ -133,10 +164,21 @@ class Caller(Phone):
         self.listen_to(answer.body)
         return answer.status
 
-    def hang_up(self) -> None:
-        """Raises LabError without an answer to the BYE."""
+    def request(self, method: str, number: int, text: str = "", parameters: Callable[[str], str] = str) -> Message:
+        """A request within the call; the final answer. parameters: what to make of each Route header. Raises LabError where there is no answer."""
+        routes, self._routes = self._routes, [parameters(route) for route in self._routes]
+        try:
+            answer = self._transaction(method, number, text)
+            if method == "INVITE":
+                self._send("ACK", number, branch="" if answer.status < 300 else str(number))
+        finally:
+            self._routes = routes
+        return answer
+
+    def hang_up(self, number: int = 2) -> int:
+        """The status of the answer. Raises LabError without an answer to the BYE."""
         self.relay = None
-        self._transaction("BYE", 2)
+        return self._transaction("BYE", number).status
 
     def _transaction(self, method: str, number: int, text: str = "", seconds: float = 10.0) -> Message:
         deadline, again = time.monotonic() + seconds, 0.0
@@ -146,7 +188,7 @@ class Caller(Phone):
                 again = time.monotonic() + 1
             if select.select([self.sip], [], [], 0.1)[0]:
                 answer = Message.parse(self.sip.recv(65535))
-                if answer.status >= 200 and answer.get("cseq").endswith(method):
+                if answer.status >= 200 and answer.get("cseq") == f"{number} {method}":
                     return answer
                 again = deadline if answer.status else again
         raise LabError(f"no answer to {method} of {self.call_id}")

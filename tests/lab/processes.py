@@ -508,6 +508,7 @@ def _substitute(text: str) -> str:
         ("198.51.100.20:5060", f"{CALLEE_IP}:5060"),
         ("192.0.2.0/24", _CUSTOMERS[0]),
         ("2001:db8:2::/48", _CUSTOMERS[1]),
+        ("change-this-secret", "b0kJ2mZq8RtVw5Xy1Ls9"),
     )
     for old, new in pairs:
         text = text.replace(old, new)
