@@ -5,6 +5,7 @@ DEB_VERSION ?= $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/shunt/__
 DEB_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
 DEB := build/shunt_$(DEB_VERSION)_$(DEB_ARCH).deb
 CLEAN_ROOT := build/packaging/root
+HOST_ROOT := build/packaging/host
 PACKAGE_SOURCES := $(shell find operator/shunt crates agent relay softswitch edge mixer packaging opensips-config sipp-scenarios p4 docs README.md LICENSE Cargo.lock -type f ! -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: manual install deb deb-test images oci-test
@@ -55,8 +56,18 @@ $(CLEAN_ROOT)/.ready: packaging/packaging.mk
 	@rm -rf $(CLEAN_ROOT)/var/cache/apt/archives/*.deb $(CLEAN_ROOT)/var/lib/apt/lists/*
 	@touch $@
 
+# The clean root with what a reader of the start pages has before Shunt; ethtool is what the package recommends.
+$(HOST_ROOT)/.ready: $(CLEAN_ROOT)/.ready
+	@echo "==> Kamailio and rtpengine on it"
+	@rm -rf $(HOST_ROOT) && cp -a --reflink=auto $(CLEAN_ROOT) $(HOST_ROOT) && rm $(HOST_ROOT)/.ready
+	@unshare --mount sh -ec 'mount --make-rprivate /; mount -t proc proc $(HOST_ROOT)/proc; export DEBIAN_FRONTEND=noninteractive; \
+	  chroot $(HOST_ROOT) apt-get update --quiet=2; chroot $(HOST_ROOT) apt-get install --yes --quiet --no-install-recommends kamailio rtpengine-daemon ethtool' \
+	  > build/packaging/host.log 2>&1 || { tail -5 build/packaging/host.log; exit 1; }
+	@rm -rf $(HOST_ROOT)/var/cache/apt/archives/*.deb
+	@touch $@
+
 ## make deb-test   build the package, install, run, upgrade and purge it in a clean Debian 12 (debootstrap; root)
-deb-test: setup $(DEB) $(CLEAN_ROOT)/.ready
+deb-test: setup $(DEB) $(CLEAN_ROOT)/.ready $(HOST_ROOT)/.ready
 	@DEB_TEST=1 $(BIN)/python -m pytest tests/packaging
 
 ## make oci-test   build the images on that Debian and run a call through their containers (buildah, podman; root)

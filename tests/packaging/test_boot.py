@@ -22,10 +22,7 @@ set -e
 mount --make-rprivate /
 mount --bind {root} {root}
 ip link set lo up
-ip link add in0 type veth peer name out0
-ip link set in0 up
-ip link set out0 up
-ip address add 10.94.1.1/24 dev in0
+{network}
 mount -t proc proc {root}/proc
 mount -t sysfs sysfs {root}/sys
 mount -t cgroup2 cgroup2 {root}/sys/fs/cgroup
@@ -33,19 +30,27 @@ mount -t bpf bpf {root}/sys/fs/bpf
 mount -t tmpfs tmpfs {root}/run
 exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot {root} /usr/lib/systemd/systemd --log-target=null
 """
+_NETWORK = """\
+ip link add in0 type veth peer name out0
+ip link set in0 up
+ip link set out0 up
+ip address add 10.94.1.1/24 dev in0
+"""
 
 
 class Machine:
     """A clean Debian in namespaces of its own, with systemd as its first process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, network: str = _NETWORK) -> None:
+        """network: shell commands that make its interfaces."""
         self.root = folder / "root"
+        self._network = network
         self._outer: subprocess.Popen[bytes] | None = None
         self._redis: subprocess.Popen[bytes] | None = None
         self._init = 0
 
     def boot(self) -> None:
-        script = _BOOT.format(root=self.root)
+        script = _BOOT.format(root=self.root, network=self._network)
         self._outer = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child", "sh", "-c", script],
             stdin=subprocess.DEVNULL,
@@ -67,9 +72,14 @@ class Machine:
             self._outer.wait(10)
         shutil.rmtree(self.root, ignore_errors=True)
 
+    @property
+    def init(self) -> int:
+        """The process id of its systemd, as the host sees it."""
+        return self._init
+
     def run(self, *command: str, check: bool = True) -> str:
         """Standard output and error. Raises AssertionError where the command fails."""
-        inside = ["nsenter", f"--target={self._init}", "--all", "--root", "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
+        inside = ["nsenter", f"--target={self._init}", "--all", "--root", "--wd", "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"]
         done = subprocess.run([*inside, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert not check or done.returncode == 0, f"{command}: {done.stdout}"
         return done.stdout
