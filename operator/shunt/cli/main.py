@@ -241,7 +241,7 @@ def operator(path: str) -> None:
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], warnings: [the same], config}.")
 def check_config(file: str, as_json: bool) -> None:
-    """Check a configuration FILE: errors with line and column. Warnings do not count: an interface that is not on this host, a data plane other than the file's own softswitch."""
+    """Check a configuration FILE: errors with line and column. Warnings do not count: an interface that is not on this host; a data plane, a program or conferences that the file's own softswitch does not serve."""
     from shunt.config.load import ConfigError, Problem, load_with_warnings
     from shunt.config.model import dotted
 

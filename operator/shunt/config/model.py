@@ -156,7 +156,7 @@ class DataPlane(Section):
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
         default="auto",
-        description="Under which hash a switch stores 5-tuples (RELAY_KEY of its build) when it does not say so itself; auto: then any build is reckoned with.",
+        description="Under which hash a switch stores 5-tuples (RELAY_KEY of its build) when it does not say so itself; auto: then any build is reckoned with. hash32 and hash48 fit builds made with --published only: other builds have a polynomial of their own.",
     )
 
 
