@@ -234,7 +234,7 @@ exec chroot {root} /usr/bin/env -i {environment} PATH=/usr/local/sbin:/usr/local
 """
 # How this machine reaches package mirrors, where that is not the default.
 _MIRRORS = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CERT", "CARGO_HTTP_CAINFO", "CARGO_NET_RETRY")
-_FILES = ("etc/resolv.conf", "etc/hosts", "etc/apt/sources.list", "etc/apt/sources.list.d", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "root/.cargo/config.toml")
+_FILES = ("etc/resolv.conf", "etc/hosts", "etc/apt/sources.list", "etc/apt/sources.list.d/debian.sources", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "root/.cargo/config.toml")
 
 
 class BuildMachine:
@@ -247,9 +247,7 @@ class BuildMachine:
         subprocess.run(["cp", "-a", "--reflink=auto", test_deb.CLEAN, self.root], check=True)
         for name in _FILES:
             there, here = Path("/") / name, self.root / name
-            if there.is_dir():
-                shutil.copytree(there, here, dirs_exist_ok=True)
-            elif there.exists():
+            if there.exists():
                 here.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(there, here)
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, self.root / "root/shunt"], check=True)
