@@ -31,9 +31,9 @@ def build() -> Path:
     host = next(line.removeprefix("host: ") for line in version.splitlines() if line.startswith("host: "))
     folder = ROOT / "build/fuzz/cargo"
     # With a target named, the flags apply to it alone, and not to build scripts.
-    command = [rust, "cargo", "build", "--quiet", "--release", "--manifest-path", str(ROOT / "tests/fuzz/Cargo.toml"), "--target", host]
+    command = [rust, "cargo", "build", "--quiet", "--release", "--manifest-path", str(ROOT / "tests/fuzz/program/Cargo.toml"), "--target", host]
     subprocess.run([*command, "--target-dir", str(folder)], cwd=ROOT, env=os.environ | {"RUSTFLAGS": " ".join(_COVERAGE)}, check=True)
-    return folder / host / "release/shunt-fuzz"
+    return folder / host / "release/shunt-fuzz-program"
 
 
 def configuration(data: bytes) -> None:

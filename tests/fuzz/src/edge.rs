@@ -1,8 +1,8 @@
 //! What the edge parses itself: frames of a TCP connection, connectivity checks, plain RTP and RTCP with what is kept of them, spatial layers, and SRTCP.
 
 use shunt_edge_media::{
-    ALL_LAYERS, Coding, Continuity, Departure, Departures, Estimator, Frames, Layered, Presentation, Reception, Retransmissions, SpatialLayers,
-    Step, Verdict, cname, local_user, nominates, read_cnames, starts_key_frame,
+    ALL_LAYERS, Coding, Continuity, Departure, Departures, Estimator, Frames, Layered, Presentation, Reception, Retransmissions,
+    SpatialLayers, Step, Verdict, cname, local_user, nominates, read_cnames, starts_key_frame,
 };
 use shunt_rtp::rtcp::walk;
 use shunt_rtp::{Header, Packet, demux};
@@ -111,7 +111,10 @@ pub fn layers(data: &[u8]) {
                 _ => None,
             }
         };
-        assert!(sequence.is_none_or(|sequence| given.insert(sequence)), "{sequence:?} was given out twice");
+        assert!(
+            sequence.is_none_or(|sequence| given.insert(sequence)),
+            "{sequence:?} was given out twice"
+        );
     }
 }
 

@@ -80,7 +80,9 @@ pub fn h261(data: &[u8]) {
         let mut bits = Writer::default();
         for packet in &packets {
             assert!(packet.len() <= STREAM.size);
-            let read = Header::parse(packet).ok().and_then(|header| payload::Header::parse(header.payload).ok());
+            let read = Header::parse(packet)
+                .ok()
+                .and_then(|header| payload::Header::parse(header.payload).ok());
             let (header, octets) = read.expect("a payload header");
             bits.copy(octets, header.start.into(), octets.len() * 8 - usize::from(header.end));
         }
