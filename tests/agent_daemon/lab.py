@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,13 +16,13 @@ from shunt.admin import AdminClient, AgentUnreachable
 from shunt.net import FiveTuple
 from tests.attacks.scene import Scene
 from tests.lab.load import ControlClient
-from tests.lab.processes import CONTROL_PORT, NG_PORT, PORTS, RELAY_PORT, ROOT, Edge, Process
+from tests.lab.processes import CONTROL_PORT, NG_PORT, PORTS, RELAY_PORT, Edge, Process
 from tests.lab.topology import EDGE_IP, EDGE_IP6, Topology
 from tests.softswitch.plane import Plane
+from tests.tools.checked import checked, program
 from tests.tools.entry import RelayEntry
 
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
-RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")
+AGENT, RELAY = program("agent"), program("relay")
 
 
 def relays() -> list[str]:
@@ -57,19 +54,14 @@ class Lab:
         config["log"] = {"level": "debug"}
         config |= changes
         self.edge.write_config(config)
-        checked = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(self.edge.config)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
-        )  # fmt: skip
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        document = json.loads(checked.stdout)
-        document["config"]["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")}
+        document = checked(self.edge.config)
+        document["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")}
         (self.work / "agent.json").write_text(json.dumps(document))
         relay = {
             "listen": [f"udp:127.0.0.1:{RELAY_PORT}"], "allow": ["127.0.0.0/8"], "socket_group": "root", "addresses": [EDGE_IP, EDGE_IP6],
             "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": 60, "setup_ttl": config["relays"][0].get("setup_ttl"), "quarantine": 5.0, "packet_limit": 0, "threads": 1,
         }  # fmt: skip
-        learning = document["config"]["learning"]
+        learning = document["learning"]
         (self.work / "relay.json").write_text(json.dumps({"builtin_relay": relay, "learning": learning, "notify": {"allow": None}}))
 
     def start(self) -> None:
@@ -92,7 +84,7 @@ class Lab:
         asyncio.run(self._connected())
 
     async def _connected(self) -> None:
-        async with AdminClient(str(self.admin)) as admin, asyncio.timeout(15):
+        async with AdminClient(str(self.admin)) as admin, asyncio.timeout(60):
             while True:
                 with contextlib.suppress(AgentUnreachable):  # it binds this socket last
                     if (await admin.status())["data_plane"]["connected"]:
@@ -120,7 +112,7 @@ class LiveScene(Scene):
     async def entries(self) -> dict[FiveTuple, RelayEntry]:
         return await asyncio.to_thread(self.lab.entries)
 
-    async def until_entries(self, count: int, seconds: float = 10.0) -> dict[FiveTuple, RelayEntry]:
+    async def until_entries(self, count: int, seconds: float = 60.0) -> dict[FiveTuple, RelayEntry]:
         """Wait until the table holds so many entries; the entries."""
         deadline = time.monotonic() + seconds
         while len(found := await self.entries()) != count:

@@ -13,7 +13,7 @@ from shunt.admin import AdminClient, Event
 from tests.agent_daemon.lab import LiveScene, live
 from tests.lab.processes import CONTROL_PORT
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 def rtp(call: dict) -> dict[str, dict]:
@@ -71,7 +71,7 @@ async def test_an_agent_that_is_told_to_stop_lets_its_calls_end(tmp_path: Path) 
     async with live(tmp_path, "shunt-relay", control=control) as scene, AdminClient(str(scene.lab.admin)) as admin:
         await talking(scene)
         os.kill(scene.lab.agent.pid, signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await admin.drain_status())["stop"] != "calls":
                 await asyncio.sleep(0.05)
         assert await scene.client.command("U call-2 198.51.100.1 4000 A;1") == b"E99"
@@ -90,7 +90,7 @@ async def test_events_tell_a_call_from_offer_to_end(tmp_path: Path) -> None:
         await scene.hang_up("call-1")
         await scene.until_entries(0)
         seen: list[Event] = []
-        async with asyncio.timeout(10):  # events are written in groups
+        async with asyncio.timeout(60):  # events are written in groups
             async for event in admin.events(0, follow=True):
                 if isinstance(event, Event) and event.call == "call-1":
                     seen.append(event)

@@ -15,7 +15,7 @@ from tests.lab.load import ControlClient
 from tests.lab.processes import RELAY_PORT
 from tests.lab.topology import CALLEE_IP
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 async def talk(scene: LiveScene, to_caller: tuple[str, int], to_callee: tuple[str, int]) -> None:
@@ -119,7 +119,7 @@ async def test_a_change_of_address_is_learned_anew(tmp_path: Path, relay: str) -
         scene.callee = Phone(scene.topology, "callee", CALLEE_IP, CALLEE_PORT + 10, 0x0B0C)
         assert await scene.client.command(f"Liic8 call-1 {CALLEE_IP} {scene.callee.port} A;1 B;1") is not None
         scene.callee.talk(to_callee)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while scene.callee.port not in {key.src.port for key in await scene.entries()}:
             assert time.monotonic() < deadline, await scene.entries()
             await asyncio.sleep(0.05)

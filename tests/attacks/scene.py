@@ -147,7 +147,7 @@ class Scene:
     async def view(self, call_id: str) -> dict[str, Any]:
         return await asyncio.to_thread(self.edge.get, f"/v1/calls/{call_id}")
 
-    async def until_offloaded(self, call_id: str, seconds: float = 5.0) -> list[float]:
+    async def until_offloaded(self, call_id: str, seconds: float = 60.0) -> list[float]:
         """Wait until both RTP streams are; the result is the milliseconds that each took after both parties were heard."""
         deadline = time.monotonic() + seconds
         while True:
@@ -178,7 +178,7 @@ async def scene(work: Path, relay: str, first_packets: str = "named") -> AsyncIt
             await asyncio.to_thread(edge.start_relay)
             await asyncio.to_thread(edge.start_agent)
             made = Scene(topology, edge, ControlClient.to(topology))
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not (await asyncio.to_thread(edge.status))["data_plane"]["connected"]:
                 assert time.monotonic() < deadline, edge.agent.tail()
                 await asyncio.sleep(0.05)

@@ -47,7 +47,7 @@ async def _running_call(here: Scene, relay: str) -> None:
     stolen, injected = sum(here.attacker.received.values()), here.caller.foul + here.callee.foul
     heard = here.caller.received[0x0B0B] - before
     print(f"{relay}: attacker sent {here.attacker.sent} packets, got {stolen}; {injected} injected")
-    assert stolen == 0, f"the attacker received {stolen} packets"
+    assert stolen == 0, f"the attacker received packets of {dict(here.attacker.received)}"
     assert injected == 0, f"{injected} packets of the attacker reached a phone"
     assert heard > 60, "the call itself went on"
     view = await here.view("victim")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -27,20 +26,13 @@ from shunt.net import Endpoint, FiveTuple
 from tests.bfrt.fake_switch import FakeSwitch, running
 from tests.lab.processes import ROOT
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
+from tests.tools.checked import checked, program
 
 GENERATED = ROOT / "p4" / "generated"
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
-RELAY = os.environ.get("SHUNT_RELAY") or str(ROOT / "target/release/shunt-relay")
+AGENT, RELAY = program("agent"), program("relay")
 PORTS = (21200, 21299)
 PATIENCE_S = 30.0  # on a busy machine
 Hash = Callable[[FiveTuple], int]
-
-
-@functools.cache
-def binaries() -> None:
-    """Build them, unless the environment names them."""
-    if not {"SHUNT_AGENT", "SHUNT_RELAY"} <= os.environ.keys():
-        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
 
 
 async def until(holds: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = PATIENCE_S) -> Any:
@@ -157,7 +149,6 @@ class SwitchLab:
 
     def __init__(self, folder: Path, chip: FakeSwitch, target: str, **data_plane: Any) -> None:
         """data_plane: more of that section of the configuration."""
-        binaries()
         self.switch, self.folder = chip, folder
         number = os.getpid()
         self.relay_address = f"127.{64 + number // 250 % 128}.{number % 250}.1"
@@ -189,19 +180,14 @@ class SwitchLab:
         """Write what the next start of each process reads."""
         path = self.folder / "shunt.yaml"
         path.write_text(yaml.safe_dump(self.config))
-        checked = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(path)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
-        )  # fmt: skip
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        document = json.loads(checked.stdout)
-        document["config"]["admin"] = {"socket": str(self.socket), "socket_group": "root", "events": str(self.folder / "events")}
+        document = checked(path)
+        document["admin"] = {"socket": str(self.socket), "socket_group": "root", "events": str(self.folder / "events")}
         (self.folder / "agent.json").write_text(json.dumps(document))
         relay = {
             "listen": [f"unix:{self.folder}/relay"], "allow": ["127.0.0.0/8"], "socket_group": "root", "addresses": [self.relay_address],
             "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": self.config["relays"][0]["ttl"], "setup_ttl": None, "quarantine": 5.0, "packet_limit": 0, "threads": 1,
         }  # fmt: skip
-        (self.folder / "relay.json").write_text(json.dumps({"builtin_relay": relay, "learning": document["config"]["learning"], "notify": {"allow": None}}))
+        (self.folder / "relay.json").write_text(json.dumps({"builtin_relay": relay, "learning": document["learning"], "notify": {"allow": None}}))
 
     async def start(self) -> None:
         self.configure()

@@ -16,7 +16,7 @@ from tests.bfrt.bulk import Bulk, Flow, cpu_clock, one_port
 from tests.softswitch.client import Session
 from tests.softswitch.process import Softswitch
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 COUNT, RUNS = 30_000, 5
 FEWER = 10  # times fewer entries, to compare with

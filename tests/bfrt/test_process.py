@@ -19,7 +19,7 @@ from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
 from tests.tools.entry import MediaRange, RelayEntry
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 SIX_TO_FOUR = RelayEntry(FiveTuple(Endpoint.of("2001:db8::1", 2), Endpoint.of("2001:db8::2", 2)), Endpoint.of("10.1.1.1", 3), Endpoint.of("10.2.2.2", 4), 30_000, 46)
 
@@ -80,7 +80,7 @@ def test_systemd_is_told(process: Softswitch, tmp_path: Path) -> None:
     process.environment["NOTIFY_SOCKET"] = path
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(path)
-        notify.settimeout(30)
+        notify.settimeout(60)
         process.start()
         message = notify.recv(4096)
     lines = message.decode().splitlines()

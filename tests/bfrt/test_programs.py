@@ -15,7 +15,7 @@ from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
 from tests.tools.entry import MediaRange, RelayEntry
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 RELAY = Endpoint.of("127.0.0.1", 0)
 PHONE = Endpoint.of("127.0.0.9", 4_000)

@@ -203,12 +203,12 @@ async def test_learn_digests_begin_at_bind(served: Served) -> None:
     owner, client = await served.raw().connect(), served.raw()
     await client.subscribe()
     served.notice(LearnNotice(five_tuple(1), 2, 0, 1, 0x1234))
-    first = await asyncio.wait_for(owner.stream.read(), 30)
+    first = await asyncio.wait_for(owner.stream.read(), 60)
     assert first.digest.data[0].fields[7].stream == (0x1234).to_bytes(4, "big")
     owner.stream.cancel()
     await client.bind_when_free()
     served.notice(LearnNotice(five_tuple(2), 2, 0, 513, 0xAABBCCDD))
-    message = await asyncio.wait_for(client.stream.read(), 30)
+    message = await asyncio.wait_for(client.stream.read(), 60)
     digest = message.digest
     assert digest.digest_id == load().learns["learn"].id and digest.list_id == 0 and digest.target.pipe_id == 0xFFFF
     (data,) = digest.data
@@ -242,7 +242,7 @@ async def test_many_flows_are_learned_in_few_digests_and_all_of_them(served: Ser
         served.softswitch.signal(signal.SIGCONT)
     seen: list[int] = []
     messages = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(seen) < len(wanted):
             message = await client.stream.read()
             messages += 1
@@ -264,7 +264,7 @@ def idle_attribute(*, enable: bool = True, notify: bool = True) -> pb.Update:
 async def test_idle_and_active_notifications(served: Served) -> None:
     client = await served.raw().connect(active=True)
     await client.write(insert(1, ttl=1_000), insert(2, ttl=0), idle_attribute())
-    message = await asyncio.wait_for(client.stream.read(), 30)
+    message = await asyncio.wait_for(client.stream.read(), 60)
     idle = message.idle_timeout_notification
     assert idle.type == idle.ENTRY_IDLE and idle.target.pipe_id == 0xFFFF and not idle.table_entry.HasField("data")
     assert idle.table_entry.table_id == RELAY.id and {f.field_id: f.exact.value for f in idle.table_entry.key.fields} == dict(key_of(1))
@@ -273,8 +273,8 @@ async def test_idle_and_active_notifications(served: Served) -> None:
     with pytest.raises(TimeoutError):  # once is enough
         await asyncio.wait_for(asyncio.shield(pending := asyncio.ensure_future(client.stream.read())), 0.5)
     served.send(five_tuple(1))
-    assert (await asyncio.wait_for(pending, 30)).idle_timeout_notification.type == idle.ENTRY_ACTIVE
-    again = (await asyncio.wait_for(client.stream.read(), 30)).idle_timeout_notification
+    assert (await asyncio.wait_for(pending, 60)).idle_timeout_notification.type == idle.ENTRY_ACTIVE
+    again = (await asyncio.wait_for(client.stream.read(), 60)).idle_timeout_notification
     assert again.type == idle.ENTRY_IDLE and again.table_entry.key == idle.table_entry.key
 
 
@@ -291,7 +291,7 @@ async def test_idle_notifications_need_a_subscription_to_them(served: Served) ->
 async def test_idle_notifications_end_with_their_client(served: Served) -> None:
     client = await served.raw().connect()
     await client.write(insert(1, ttl=200), idle_attribute())
-    assert (await asyncio.wait_for(client.stream.read(), 30)).WhichOneof("update") == "idle_timeout_notification"
+    assert (await asyncio.wait_for(client.stream.read(), 60)).WhichOneof("update") == "idle_timeout_notification"
     await client.stream.done_writing()
     assert await client.stream.read() is grpc.aio.EOF
     other = await served.raw().connect()

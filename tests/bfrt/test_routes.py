@@ -18,7 +18,7 @@ from tests.softswitch.process import Softswitch
 from tests.softswitch.testrun import XDP_PASS, XDP_REDIRECT
 from tests.tools.entry import RelayEntry
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 NEIGHBOURS = {"10.92.0.9": "02:00:00:00:92:09", "10.92.0.8": "02:00:00:00:92:08", "10.92.0.7": "02:00:00:00:92:07", "fd92::9": "02:00:00:00:92:69"}
 

@@ -44,7 +44,7 @@ def handed_out(**settings: int) -> Documents:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Documents]:
     if os.geteuid() != 0:
-        pytest.skip("needs root to load the softswitch's programs")
+        pytest.skip("needs root")
     yield handed_out(capacity=1_234)
 
 

@@ -187,8 +187,8 @@ async def test_a_stop_that_cuts_calls_off_is_orderly() -> None:
             calls += [asyncio.ensure_future(client.write(*(insert(number) for number in range(2_000)))) for _ in range(4)]
             await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=30)
             await asyncio.to_thread(softswitch.stop)
-            ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+            ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
             assert all(isinstance(each, (pb.ReadResponse, pb.WriteResponse, grpc.aio.AioRpcError)) for each in ended), ended
             with contextlib.suppress(grpc.aio.AioRpcError):
-                assert await asyncio.wait_for(client.stream.read(), 30) is grpc.aio.EOF
+                assert await asyncio.wait_for(client.stream.read(), 60) is grpc.aio.EOF
         assert "schedule_rpc" not in softswitch.log

@@ -24,7 +24,7 @@ from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Action, Replication, Rewrite, StreamKey
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 BOUND_MS = 20.0
 TIMES = 5

@@ -25,7 +25,7 @@ from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch, SoftswitchFailed
 from tests.softswitch.testrun import attached, inside
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 CONFIG, OTHER = 78, 1  # exit codes: EX_CONFIG of sysexits.h, after which systemd does not start it again; and a failure that may pass
 CAPACITY = 2_000

@@ -32,7 +32,7 @@ from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.conference.rtcp import build_nack, build_pli
 from tests.vectors.model import MAC_RB, TO_A, TO_SERVER, TO_TAGGED, Port
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a namespace and packet sockets")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 S_LR, S_LM = "conference-lr.tofino2", "conference.tofino2"
 WORDS_OF_A_TRACK, WORDS_OF_A_SEQUENCE_STATE = 57, 3

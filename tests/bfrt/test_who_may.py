@@ -24,7 +24,7 @@ from tests.softswitch.process import ROOT, Softswitch, SoftswitchFailed
 from tests.softswitch.testrun import inside
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs")]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 Request = pb.SetForwardingPipelineConfigRequest
 RESETS = [Request.VERIFY, Request.VERIFY_AND_WARM_INIT_BEGIN, Request.VERIFY_AND_WARM_INIT_BEGIN_AND_END, Request.WARM_INIT_END]

@@ -234,7 +234,7 @@ class Person:
 
 def decode(kind: str, packets: list[bytes]) -> list[np.ndarray]:
     """What FFmpeg makes of these RTP packets: luma planes, or samples (mono, -1 to 1) frame by frame."""
-    port = free_port(pairs=True)
+    port = free_port()
     number = PAYLOAD_TYPE[kind]
     sdp = f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=-\nc=IN IP4 127.0.0.1\nt=0 0\nm={kind} {port} RTP/AVP {number}\na=rtpmap:{number} {_FORMAT[kind]}\n"
     with tempfile.NamedTemporaryFile("w", suffix=".sdp") as file:

@@ -75,7 +75,7 @@ class Lab:
             family = socket.AF_INET6 if ":" in ip else socket.AF_INET
             made = socket.socket(family, kind)
         made.bind((ip, port))
-        made.settimeout(2)
+        made.settimeout(60)
         return made
 
     def raw(self, which: str, interface: str) -> socket.socket:
@@ -83,7 +83,7 @@ class Lab:
         with inside(self.ns(which)):
             made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         made.bind((interface, 0))
-        made.settimeout(2)
+        made.settimeout(60)
         return made
 
     def fix_neighbours(self) -> None:

@@ -58,7 +58,7 @@ def failures(checks: Checks) -> set[str]:
 def stopped(relay: str, work: Path) -> Iterator[Host]:
     """The host with nothing running yet."""
     if os.geteuid() != 0:
-        pytest.skip("needs root: it makes network namespaces")
+        pytest.skip("needs root")
     if missing := [name for name in (*NEEDED, *([] if relay == "builtin" else [relay])) if shutil.which(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}")
     with Topology("doctor") as topology:

@@ -122,7 +122,7 @@ def place(
     return Outcome(call, packets, seen, seconds, history)
 
 
-def await_clean(lab: Lab, seconds: float = 45.0) -> dict[str, Any]:
+def await_clean(lab: Lab, seconds: float = 60.0) -> dict[str, Any]:
     """Wait until the agent has no call with entries, and data plane and relay none at all; return the status. Raises AssertionError.
 
     A call that has ended while the agent was away is found by its silence, after half a media time-out.

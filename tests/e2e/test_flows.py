@@ -178,7 +178,7 @@ def _talked_on_for_ms(lab: Lab) -> float:
     sent = 0
     try:
         relay = None
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while relay is None:
             assert time.monotonic() < deadline, "the call was never offloaded"
             relay = _callee_relay_address(lab)
@@ -241,7 +241,7 @@ def test_spraying_the_port_range_gets_nothing_and_stops_nothing(lab: Lab) -> Non
     for thread in threads:
         thread.start()
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while lab.edge.status()["limits"]["scanners_blocked"] <= blocked:
             assert time.monotonic() < deadline, "the scan was not noticed"
             time.sleep(0.05)

@@ -18,7 +18,7 @@ from tests.tools.agent import Agent, NoReply
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to load the softswitch's programs"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
 
 TAKE_OVER_S = 2.0

@@ -180,7 +180,7 @@ class Caller(Phone):
         self.relay = None
         return self._transaction("BYE", number).status
 
-    def _transaction(self, method: str, number: int, text: str = "", seconds: float = 10.0) -> Message:
+    def _transaction(self, method: str, number: int, text: str = "", seconds: float = 60.0) -> Message:
         deadline, again = time.monotonic() + seconds, 0.0
         while time.monotonic() < deadline:
             if time.monotonic() >= again:

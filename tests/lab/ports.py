@@ -13,29 +13,26 @@ _MEDIA_FIRST, _MEDIA_RANGES, _MEDIA_SIZE = 10_000, 50, 400
 
 
 def _round() -> Iterator[int]:
-    """All ports of the range again and again, each test process from a place of its own."""
-    count = _LAST - _FIRST + 1
+    """The even ports of the range again and again, each test process from a place of its own. Nobody has the odd ones, for RTCP goes to the port after that of its RTP."""
+    count = (_LAST - _FIRST + 1) // 2
     at = os.getpid() * 97 % count
     while True:
-        yield _FIRST + at
+        yield _FIRST + 2 * at
         at = (at + 1) % count
 
 
 _NEXT = _round()
 
 
-def free_port(kind: int = socket.SOCK_DGRAM, pairs: bool = False) -> int:
-    """A port of 127.0.0.1 that nobody uses now, and that is not given out again before all others were.
+def free_port(kind: int = socket.SOCK_DGRAM) -> int:
+    """An even port of 127.0.0.1 that nobody uses now, and that is not given out again before all others were; nor does anybody use the next one.
 
-    `kind` is SOCK_DGRAM or SOCK_STREAM; with `pairs` the port is even and the next one is free too. Raises OSError
-    when the whole range is taken.
+    `kind` is SOCK_DGRAM or SOCK_STREAM. Raises OSError when the whole range is taken.
     """
-    for _ in range(_LAST - _FIRST + 1):
+    for _ in range((_LAST - _FIRST + 1) // 2):
         port = next(_NEXT)
-        if pairs and port % 2:
-            continue
         try:
-            for each in (port, port + 1) if pairs else (port,):
+            for each in (port, port + 1):
                 with socket.socket(socket.AF_INET, kind) as probe:
                     probe.bind(("127.0.0.1", each))
         except OSError:

@@ -23,7 +23,9 @@ from urllib.parse import quote
 
 import yaml
 
+from shunt.cli.daemons import PRIORITY
 from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
+from tests.tools.checked import checked, program
 from tests.tools.ng import NgClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,6 +221,19 @@ def open_socket(topology: Topology, host: str, family: int, kind: int, protocol:
     return made[0]
 
 
+class _Daemon(Process):
+    """A daemon in Rust, started with what `shunt NAME -c FILE` gives it, and at that priority."""
+
+    def __init__(self, topology: Topology, name: str, command: str, config: Path, work: Path) -> None:
+        self._command, self._config, self._document = command, config, work / f"{name}.json"
+        argv = ["nice", f"--adjustment={PRIORITY}", program(command), "--config", str(self._document)]
+        super().__init__(topology, "edge", name, argv, work / f"{name}.log")
+
+    def start(self) -> Process:
+        self._document.write_text(json.dumps(checked(self._config, self._command)))
+        return super().start()
+
+
 class Edge:
     """The edge host's processes: `with Edge(topology, ...) as edge` starts all of them and stops them."""
 
@@ -234,12 +249,14 @@ class Edge:
         direct: bool = False,
         relay_options: tuple[str, ...] = (),
         interfaces: dict[str, tuple[str, ...]] | None = None,
+        by_command: bool = False,
     ) -> None:
         """work: where logs and instantiated configurations go. passwords: turn them on, and no network is trusted; a folder for db_text.
 
         direct: the SIP server talks to the relay, and there is no agent and no data plane. relay_options: further options of
         rtpproxy or rtpengine, which win over those of the start line. interfaces: addresses of named interfaces of rtpengine,
-        in place of one that has all.
+        in place of one that has all. by_command: `shunt agent`, `shunt relay` and `shunt softswitch` start the daemons, as units do; otherwise
+        they get what these commands would give them.
         """
         self.topology = topology
         self.work = work.resolve()
@@ -247,6 +264,7 @@ class Edge:
         self.direct = direct
         self.with_data_plane = data_plane and not direct
         self.passwords = passwords
+        self.by_command = by_command
         self.relay_options, self.interfaces = relay_options, interfaces or {}
         self.pin_dir = BPF / topology.prefix
         self.bfrt, self.admin, self.relay_socket = (Path("/run") / f"{topology.prefix}-{name}.sock" for name in ("bfrt", "admin", "relay"))
@@ -315,7 +333,7 @@ class Edge:
             with self.ng() as ng:
                 return len(ng.command("list", limit=100_000)["calls"])
         with open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_DGRAM) as control:
-            control.settimeout(2)
+            control.settimeout(10)
             control.sendto(b"lab_%d I" % time.monotonic_ns(), ("127.0.0.1", RELAY_PORT))
             answer = control.recv(4096).decode()
         for line in answer.splitlines():
@@ -331,7 +349,7 @@ class Edge:
             self.operator.start()
         self._await_status(lambda status: status["agent"]["reachable"] and status["agent"]["pid"] == self.agent.pid)
 
-    def _await_status(self, wanted: Callable[[dict], bool], seconds: float = 30.0) -> None:
+    def _await_status(self, wanted: Callable[[dict], bool], seconds: float = 60.0) -> None:
         deadline, found = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             for process in (self.agent, self.operator):
@@ -344,7 +362,7 @@ class Edge:
             time.sleep(0.05)
         raise LabError(f"the operator daemon does not show the agent as it should; its last status: {found}\n{self.operator.tail()}")
 
-    def await_data_plane(self, seconds: float = 30.0) -> None:
+    def await_data_plane(self, seconds: float = 60.0) -> None:
         """Wait until the agent answers and has its data plane. Raises LabError when it has none by then."""
         deadline, found = time.monotonic() + seconds, "no answer"
         while time.monotonic() < deadline:
@@ -441,13 +459,14 @@ class Edge:
         return text
 
     def _daemon(self, command: str, config: Path | None = None, name: str = "") -> Process:
-        """A daemon, as a `shunt` command starts it with a configuration (the edge's)."""
-        # With byte code, as an installed Shunt has it, but not in the source tree.
-        compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
-        env = {"PYTHONPATH": str(ROOT / "operator"), "PYTHONUNBUFFERED": "1", **compiled}
-        if program := os.environ.get(f"SHUNT_{command.upper()}"):  # SHUNT_AGENT, SHUNT_RELAY: another build of it
-            env["SHUNT_DAEMONS"] = str(Path(program).resolve().parent)
-        return self._process(name or command, [sys.executable, "-m", "shunt.cli.main", command, "-c", str(config or self.config)], env)
+        """A daemon with a configuration (the edge's)."""
+        config = config or self.config
+        if command == "operator" or self.by_command:
+            # With byte code, as an installed Shunt has it, but not in the source tree.
+            compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(ROOT / "build" / "pycache")}
+            env = {"PYTHONPATH": str(ROOT / "operator"), "PYTHONUNBUFFERED": "1", "SHUNT_DAEMONS": str(Path(program(command)).resolve().parent), **compiled}
+            return self._process(name or command, [sys.executable, "-m", "shunt.cli.main", command, "-c", str(config)], env)
+        return _Daemon(self.topology, name or command, command, config, self.work)
 
     def _process(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
         return Process(self.topology, "edge", name, argv, self.work / f"{name}.log", env)
@@ -480,7 +499,7 @@ class Edge:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.sock = open_socket(self.topology, "edge", socket.AF_INET, socket.SOCK_STREAM)
         try:
-            connection.sock.settimeout(5)
+            connection.sock.settimeout(60)
             connection.sock.connect(("127.0.0.1", port))
             connection.request(method, path, headers={"Connection": "close"})
             response = connection.getresponse()

@@ -43,7 +43,7 @@ class LocalRedis:
         self.path.unlink(missing_ok=True)
         command = redis_command(self.folder, ["--port", "0", "--unixsocket", str(self.path)])
         self._popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
@@ -64,7 +64,7 @@ class LocalRedis:
     def command(self, *words: str) -> bytes:
         """The raw answer to a command."""
         with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(5)
+            link.settimeout(60)
             link.connect(str(self.path))
             link.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words))
             return link.recv(65536)

@@ -31,6 +31,9 @@ EDGE_INTERFACES = ("e-caller", "e-callee", "e-nat")
 HOSTS = ("edge", "caller", "callee", "nat", "natcaller")
 SINK_PORTS = "6000-31999"
 
+# Where sockets are that ask for any port: where no media is, so that no RTCP comes to them either.
+_ANY_PORT = {"edge": "10000 21999", "phones": "50000 60999"}
+
 _LOCKS = Path("/run/shunt-lab")
 _NETNS = Path("/run/netns")
 BPF = Path("/sys/fs/bpf")  # what a run pins is below BPF / prefix
@@ -169,8 +172,8 @@ class Topology:
         }
         for host in HOSTS:
             forward = int(host == "nat")
-            settings = {"ipv4/ip_forward": forward, "ipv6/conf/all/forwarding": forward, "ipv4/conf/all/rp_filter": 0}
-            self.run(host, "sh", "-ec", "; ".join(f"echo {value} > /proc/sys/net/{name}" for name, value in settings.items()))
+            settings = {"ipv4/ip_local_port_range": _ANY_PORT["edge" if host == "edge" else "phones"], "ipv4/ip_forward": forward, "ipv6/conf/all/forwarding": forward, "ipv4/conf/all/rp_filter": 0}
+            self.run(host, "sh", "-ec", "; ".join(f"echo '{value}' > /proc/sys/net/{name}" for name, value in settings.items()))
             devices = sorted({device for device, _ in addresses[host]} | {"lo"})
             lines = [f"link set {device} up" for device in devices]
             lines += [f"addr add {address} dev {device}" + (" nodad" if ":" in address else "") for device, address in addresses[host]]

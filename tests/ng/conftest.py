@@ -19,7 +19,7 @@ _WHERE = ROOT / "build" / "e2e"
 
 def _skip_without(*programs: str) -> None:
     if os.geteuid() != 0:
-        pytest.skip("needs root: the tests make network namespaces")
+        pytest.skip("needs root")
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")

@@ -184,7 +184,7 @@ class Phone:
             stream.close()
 
 
-async def until(holds: Callable[[], bool], what: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], what: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until it holds. Raises AssertionError with what it looks like then."""
     deadline = time.monotonic() + seconds
     while not holds():

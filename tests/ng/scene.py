@@ -104,12 +104,12 @@ class Call:
         media = (view or {"media": []})["media"]
         return [s for index, each in enumerate(media) if line in (None, index) for s in each["streams"] if s["component"] == component]
 
-    async def offloaded(self, *components: str, line: int | None = None, seconds: float = 10.0) -> None:
+    async def offloaded(self, *components: str, line: int | None = None, seconds: float = 60.0) -> None:
         """Wait until every stream of these components (RTP and RTCP) is offloaded; at once where there is no agent."""
         for component in components or ("rtp", "rtcp"):
             await self._until(component, line, seconds, lambda s: s["state"] == "offloaded", "offloaded")
 
-    async def stays(self, reason: str, *, line: int | None = None, seconds: float = 10.0) -> None:
+    async def stays(self, reason: str, *, line: int | None = None, seconds: float = 60.0) -> None:
         """Wait until every RTP stream is on the relay for this reason, and see that it stays so."""
         await self._until("rtp", line, seconds, lambda s: s["state"] != "offloaded" and s["reason"] == reason, reason)
         if not self.scene.alone:
@@ -186,7 +186,7 @@ class Scene:
         """The same, where an error is wanted."""
         return await asyncio.to_thread(self._ng.ask, command, **keys)
 
-    async def clean(self, seconds: float = 10.0) -> None:
+    async def clean(self, seconds: float = 60.0) -> None:
         """Wait until neither the relay nor the data plane has anything left. Raises AssertionError."""
         deadline = time.monotonic() + seconds
         while True:

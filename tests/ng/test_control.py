@@ -23,7 +23,7 @@ def _port(ng: Scene) -> int:
 async def _datagram(ng: Scene, message: bytes) -> bytes:
     def exchange() -> bytes:
         with open_socket(ng.topology, "edge", socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(2)
+            sock.settimeout(60)
             sock.sendto(message, ("127.0.0.1", _port(ng)))
             return sock.recv(65_535)
 
@@ -41,7 +41,7 @@ async def test_commands_over_tcp(ng: Scene) -> None:
 
     def exchange() -> bytes:
         with open_socket(ng.topology, "edge", socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.settimeout(5)
+            sock.settimeout(60)
             sock.connect(("127.0.0.1", TCP_PORT if ng.alone else NG_PORT))
             for part in (b"t1 d7:comm", b"and4:pinge", b"t2 d7:command4:pinget3 d7:command4:pinge"):
                 sock.sendall(part)

@@ -116,7 +116,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     if os.geteuid() != 0:
-        pytest.skip("needs root: the test makes network namespaces")
+        pytest.skip("needs root")
     missing = [name for name in ("rtpengine", "perl", "cc", "nft", "ethtool", "nsenter") if shutil.which(name) is None]
     missing += [module for module in _PERL if subprocess.run(["perl", f"-M{module}", "-e", "1"], capture_output=True).returncode]
     if missing:

@@ -41,7 +41,7 @@ class Watched:
     lab: Lab
     homer: socket.socket
 
-    def record(self, call_id: str, seconds: float = 15.0) -> dict[str, Any]:
+    def record(self, call_id: str, seconds: float = 60.0) -> dict[str, Any]:
         """The call's record, once it is written. Raises AssertionError."""
         path, deadline = self.lab.edge.work / "cdr.jsonl", time.monotonic() + seconds
         while True:

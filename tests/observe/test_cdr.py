@@ -151,7 +151,7 @@ class Files:
 
 
 async def written(records: Records, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while records.written < count:
             await asyncio.sleep(0.01)
 
@@ -187,7 +187,7 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(os, "write", short)
         full[0] = True
         records.put(2, entry("c2"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while records.failures < 3:
                 await asyncio.sleep(0.01)
         assert [json.loads(line)["call_id"] for line in files.lines.read_text().splitlines()] == ["c1"], "half a record was cut off again"

@@ -124,7 +124,7 @@ async def test_a_server_that_is_not_there_costs_nothing_but_its_packets(caplog: 
     export = HomerExport(server.target, 77, events=True)
     await export.start()
     telling = told(export)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not export.dropped:
             telling.control("U")
             await asyncio.sleep(0.02)

@@ -32,7 +32,7 @@ def environment(**more: str) -> dict[str, str]:
 async def shunt(*args: str, **env: str) -> tuple[int, str, str]:
     """Run the command; exit code, standard output and standard error."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", *args, env=environment(**env), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -206,19 +206,19 @@ async def test_token_from_environment_and_file(token_agent, tmp_path):
 
 async def test_watch_repeats_and_ends_on_interrupt(agent):
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", "calls", "--watch", "--json", "--api", agent.url, env=environment(), stdout=asyncio.subprocess.PIPE)
-    first = json.loads(await asyncio.wait_for(process.stdout.readline(), 10))
+    first = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
     del agent.by_id["first@x"]
-    second = json.loads(await asyncio.wait_for(process.stdout.readline(), 10))
+    second = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
     assert (len(first["calls"]), len(second["calls"])) == (4, 3)
     process.send_signal(signal.SIGINT)
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def test_on_a_terminal_there_is_a_table_without_markup_from_the_network(agent):
     terminal, child = pty.openpty()
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shunt.cli.main", "calls", "--api", agent.url, env=environment(TERM="xterm", COLUMNS="200"), stdout=child)
     os.close(child)
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), 60) == 0
     text = os.read(terminal, 65536).decode()
     os.close(terminal)
     assert "\x1b[1mCALL-ID" in text  # bold heading: it took the terminal for one
@@ -324,9 +324,9 @@ async def service(*args: str, **env: str) -> asyncio.subprocess.Process:
 async def test_operator_ends_in_order_on_a_signal(tmp_path, number):
     (tmp_path / "c.yaml").write_text(GOOD)
     process = await service("operator", "-c", str(tmp_path / "c.yaml"))
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"ready 127.0.0.1\n"
+    assert await asyncio.wait_for(process.stdout.readline(), 60) == b"ready 127.0.0.1\n"
     process.send_signal(number)
-    out, err = await asyncio.wait_for(process.communicate(), 10)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out, err) == (0, b"orderly end\n", b"")
 
 
@@ -334,7 +334,7 @@ async def test_operator_says_what_the_system_refused(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text(GOOD)
     process = await service("operator", "-c", str(file), FAIL="1")
-    _, err = await asyncio.wait_for(process.communicate(), 20)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 1
     assert err == b"shunt: operator: control socket udp:127.0.0.1:22221: Address already in use\n"
 
@@ -361,7 +361,7 @@ async def softswitch(home: str, *args: str) -> tuple[asyncio.subprocess.Process,
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces and XDP")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
     """The file's mode and folder of pins, the options' interfaces and capacity; --unload leaves nothing in the kernel, without it the pins stay."""
     file, pins = tmp_path / "c.yaml", tmp_path / "pins"
@@ -372,12 +372,12 @@ async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
             process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--interface", "out0", "--capacity", "2000")
             assert "generic XDP on in0, out0;" in ready and "BF Runtime on 127.0.0.1:50052;" in ready and "0 of 2000 entries" in ready
             process.send_signal(signal.SIGTERM)
-            out, _ = await asyncio.wait_for(process.communicate(), 30)
+            out, _ = await asyncio.wait_for(process.communicate(), 60)
             assert (process.returncode, out) == (0, b"") and list(pins.iterdir())
             process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--capacity", "2000", "--unload")
             assert "generic XDP on in0;" in ready
             process.send_signal(signal.SIGINT)
-            out, err = await asyncio.wait_for(process.communicate(), 30)
+            out, err = await asyncio.wait_for(process.communicate(), 60)
             assert (process.returncode, out) == (0, b"") and b"Traceback" not in err
             assert not pins.exists() or not [path for path in pins.iterdir() if not path.name.endswith(".debug")], "the file system's own files are left"
         finally:

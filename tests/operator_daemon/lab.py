@@ -59,7 +59,7 @@ class OperatorLab(Lab):
         self.operator.stop()
         super().stop()
 
-    def until(self, met: Callable[[], Any], seconds: float = 15.0) -> Any:
+    def until(self, met: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Wait for something that is true, and return it. Raises AssertionError with the daemon's log."""
         deadline = time.monotonic() + seconds
         while True:
@@ -164,5 +164,5 @@ async def live(work: Path, **changes: Any) -> AsyncIterator[Talk]:
             await asyncio.to_thread(lab.stop)
 
 
-NEEDS_ROOT = "needs root for network namespaces and XDP"
+NEEDS_ROOT = "needs root"
 IS_ROOT = os.geteuid() == 0

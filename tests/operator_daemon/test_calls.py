@@ -13,7 +13,7 @@ import pytest
 from tests.lab.processes import LabError
 from tests.operator_daemon.lab import IS_ROOT, NEEDS_ROOT, Talk, live
 
-pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("binaries"), pytest.mark.skipif(not IS_ROOT, reason=NEEDS_ROOT)]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(not IS_ROOT, reason=NEEDS_ROOT)]
 
 
 def rtp(call: dict[str, Any]) -> list[dict[str, Any]]:

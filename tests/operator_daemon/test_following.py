@@ -46,7 +46,7 @@ class Reader:
                 self.position.save(self.follower.next_seq)
 
     async def until(self, call_id: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not any(event.call_id == call_id for event in self.new):
                 await asyncio.sleep(0.02)
 

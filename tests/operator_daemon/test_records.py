@@ -152,7 +152,7 @@ async def test_a_folder_that_is_not_there_yet_loses_nothing(place: Place, monkey
     await asyncio.sleep(0.3)
     assert records.oldest == 7 and position.next is None and records.error is not None and "later" in records.error
     place.json.parent.mkdir()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while records.oldest is not None:
             await asyncio.sleep(0.01)
     await records.close()

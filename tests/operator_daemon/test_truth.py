@@ -13,7 +13,7 @@ from tests.lab.processes import PORTS, RELAY_PORT, ROOT
 from tests.lab.topology import EDGE_IP
 from tests.operator_daemon.lab import IS_ROOT, NEEDS_ROOT, live
 
-pytestmark = [pytest.mark.netns, pytest.mark.usefixtures("binaries"), pytest.mark.skipif(not IS_ROOT, reason=NEEDS_ROOT)]
+pytestmark = [pytest.mark.netns, pytest.mark.skipif(not IS_ROOT, reason=NEEDS_ROOT)]
 
 # An entry is idle after half of the relay's time-out.
 QUICK = [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": [{"address": EDGE_IP, "ports": f"{PORTS[0]}-{PORTS[1]}"}], "ttl": 8, "symmetric": True}]

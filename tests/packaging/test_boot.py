@@ -87,7 +87,7 @@ class Machine:
     def show(self, unit: str, name: str) -> str:
         return self.run("systemctl", "show", f"--property={name}", "--value", unit).strip()
 
-    def until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 40.0) -> None:
+    def until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 60.0) -> None:
         """Wait until holds() is true. Raises AssertionError."""
         deadline = time.monotonic() + seconds
         while not holds():

@@ -22,7 +22,7 @@ CONTROL = 22221
 
 pytestmark = [
     pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for chroot and network namespaces"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
     pytest.mark.skipif("DEB_TEST" not in os.environ, reason="takes a package build, a debootstrap and minutes: make deb-test"),
 ]
 

@@ -38,7 +38,7 @@ PODMAN = ["unshare", "--mount", "sh", "-c", f'umount {_UNIFIED} && exec podman "
 
 pytestmark = [
     pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for containers and network namespaces"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
     pytest.mark.skipif("OCI_TEST" not in os.environ, reason="takes a package build, a debootstrap and minutes: make oci-test"),
     *(pytest.mark.skipif(shutil.which(name) is None, reason=f"needs {name} (Debian: {name})") for name in ("buildah", "podman")),
 ]

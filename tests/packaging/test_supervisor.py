@@ -36,7 +36,7 @@ class Ear:
             text = await asyncio.get_running_loop().sock_recv(self._sock, 4096)
         return dict(line.split("=", 1) for line in text.decode().splitlines())
 
-    async def until(self, name: str, seconds: float = 15.0) -> dict[str, str]:
+    async def until(self, name: str, seconds: float = 60.0) -> dict[str, str]:
         """The next message that says this. Raises TimeoutError."""
         deadline = time.monotonic() + seconds
         while True:
@@ -81,7 +81,7 @@ async def under_a_watchdog(command: str, config: Path) -> None:
         await ear.until("WATCHDOG", 5.0)
         child.terminate()
         await ear.until("STOPPING")
-        assert await asyncio.wait_for(child.wait(), 10) == 0
+        assert await asyncio.wait_for(child.wait(), 60) == 0
     finally:
         if child.returncode is None:
             child.kill()

@@ -1,21 +1,11 @@
-"""The relay's binary, a relay, and phones."""
+"""A relay, and phones."""
 
 from __future__ import annotations
-
-import os
-import subprocess
 
 import pytest
 
 from tests.relay_daemon.phone import Phone
-from tests.relay_daemon.process import ROOT, Relay
-
-
-@pytest.fixture(scope="session", autouse=True)
-def binary() -> None:
-    """Build it, unless the environment names one."""
-    if "SHUNT_RELAY" not in os.environ:
-        subprocess.run(["make", "--silent", "daemons"], cwd=ROOT, check=True)
+from tests.relay_daemon.process import Relay
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class Phone:
             sent.append(self.rtp(to))
         return sent
 
-    def heard(self, count: int = 1, timeout: float = 5.0) -> list[tuple[bytes, Place]]:
+    def heard(self, count: int = 1, timeout: float = 60.0) -> list[tuple[bytes, Place]]:
         """What has arrived, with where it came from: `count` packets, or fewer when the time is up."""
         got: list[tuple[bytes, Place]] = []
         end = time.monotonic() + timeout

@@ -157,7 +157,7 @@ class UdpClient:
         if source is not None:
             self.sock.bind((source, 0))
         self.sock.connect(where)
-        self.sock.settimeout(5)
+        self.sock.settimeout(60)
         self._count = 0
 
     def send(self, data: bytes) -> bytes:
@@ -173,7 +173,7 @@ class UdpClient:
         assert got == cookie and reply.endswith(b"\n")
         return reply[:-1].decode()
 
-    def await_answers(self, seconds: float = 20.0) -> None:
+    def await_answers(self, seconds: float = 60.0) -> None:
         """Wait until a relay that has just been started answers. Nobody listens at first, which is known at once."""
         deadline = time.monotonic() + seconds
         while True:
@@ -202,7 +202,7 @@ class StreamClient:
         else:
             family, where = socket.AF_UNIX, self._address.partition(":")[2]
         sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.settimeout(5)
+        sock.settimeout(60)
         sock.connect(where)
         return sock
 

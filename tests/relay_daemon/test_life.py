@@ -91,7 +91,7 @@ def test_a_control_socket_that_is_taken_is_exit_code_1(relay):
 def test_systemd_hears_of_start_life_and_end(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(5)
+        manager.settimeout(60)
         relay = Relay(environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}, watched=True)
         messages = [manager.recv(1000).decode()]
         assert messages[0].startswith("READY=1\nSTATUS=relay ready: commands on udp:127.0.0.1:")

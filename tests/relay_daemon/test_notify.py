@@ -17,10 +17,10 @@ class Server:
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.bind(where)
         self.sock.listen()
-        self.sock.settimeout(10)
+        self.sock.settimeout(60)
         self.connection: socket.socket | None = None
 
-    def line(self, timeout: float = 10) -> bytes:
+    def line(self, timeout: float = 60) -> bytes:
         """The next notice."""
         if self.connection is None:
             self.connection, _ = self.sock.accept()

@@ -271,7 +271,7 @@ class Session:
         self.put(DELETE, table, None)
 
 
-def until(condition: Callable[[], Any], what: str = "", seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any:
     """Wait for something to hold and give it back. Raises AssertionError when it does not in time."""
     end = time.monotonic() + seconds
     while not (found := condition()):

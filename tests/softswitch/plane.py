@@ -274,7 +274,7 @@ class Plane:
             if error is not None:
                 raise error
 
-    def idle_notice(self, seconds: float = 30.0) -> tuple[FiveTuple, bool]:
+    def idle_notice(self, seconds: float = 60.0) -> tuple[FiveTuple, bool]:
         """The next idle notice: an entry's key, and whether it has become idle (False: active again). Raises queue.Empty when none comes in time."""
         notice = self.session.notices.idle.get(timeout=seconds)
         return _five(self.session.row(pb.Entity(table_entry=notice.table_entry)).key), notice.type == notice.ENTRY_IDLE

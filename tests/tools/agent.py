@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ import yaml
 from shunt.admin import AdminClient, AdminError, AgentUnreachable
 from tests.lab.load import ControlClient
 from tests.lab.ports import free_port
+from tests.tools.checked import checked, program
 
-ROOT = Path(__file__).resolve().parents[2]
-AGENT = os.environ.get("SHUNT_AGENT") or str(ROOT / "target/release/shunt-agent")
+AGENT = program("agent")
 T = TypeVar("T")
 
 
@@ -53,13 +52,8 @@ class Agent:
     def start(self) -> Agent:
         yaml_file = self._folder / f"{self.name}.yaml"
         yaml_file.write_text(yaml.safe_dump(self._config))
-        checked = subprocess.run(
-            [sys.executable, "-m", "shunt.cli.main", "check-config", "--json", str(yaml_file)],
-            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False,
-        )  # fmt: skip
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-        document = json.loads(checked.stdout)
-        document["config"]["admin"] = {"socket": str(self.admin), "socket_group": grp.getgrgid(os.getgid()).gr_name, "events": str(self._folder / f"{self.name}-events")}
+        document = checked(yaml_file)
+        document["admin"] = {"socket": str(self.admin), "socket_group": grp.getgrgid(os.getgid()).gr_name, "events": str(self._folder / f"{self.name}-events")}
         self.document.write_text(json.dumps(document))
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen([AGENT, "-c", str(self.document)], stdout=log, stderr=log)
@@ -110,7 +104,7 @@ class Agent:
         except (AgentUnreachable, AdminError, TimeoutError):
             return None
 
-    async def until(self, fits: Callable[[dict[str, Any]], bool], seconds: float = 15.0) -> dict[str, Any]:
+    async def until(self, fits: Callable[[dict[str, Any]], bool], seconds: float = 60.0) -> dict[str, Any]:
         """Wait for a status. Raises AssertionError with the last one and the log's end."""
         deadline = time.monotonic() + seconds
         while True:
