@@ -18,5 +18,5 @@ p4-generated: $(VENV)/.ready
 	@$(BIN)/python p4/generate.py
 
 ## make p4-test   packet vectors against every data plane that is there: softswitch, BMv2, Tofino
-p4-test: setup
+p4-test: setup-all
 	@$(BIN)/python -m tests.p4.run

@@ -10,14 +10,14 @@ PACKAGE_SOURCES := $(shell find operator/shunt crates agent relay softswitch edg
 
 .PHONY: manual install deb deb-test images oci-test
 
-build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.ready
+build/packaging/libraries/.ready: requirements.lock pyproject.toml | $(VENV)/.run
 	@echo "==> the libraries to install"
 	@packaging/libraries.sh $(BIN)/python build/packaging/libraries
 
-build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard operator/shunt/cli/*.py operator/shunt/config/*.py) | $(VENV)/.ready
+build/packaging/manual/shunt.1: packaging/manual.py packaging/manual.yaml $(wildcard operator/shunt/cli/*.py operator/shunt/config/*.py) | $(VENV)/.run
 	@$(BIN)/python packaging/manual.py $(@D)
 
-build/packaging/completion/shunt.%: $(wildcard operator/shunt/cli/*.py) | $(VENV)/.ready
+build/packaging/completion/shunt.%: $(wildcard operator/shunt/cli/*.py) | $(VENV)/.run
 	@mkdir -p $(@D)
 	@_SHUNT_COMPLETE=$*_source $(BIN)/shunt > $@
 
@@ -28,7 +28,7 @@ manual: build/packaging/manual/shunt.1
 	@$(BIN)/python packaging/manual.py --docs .
 
 ## make install    into PREFIX (default /usr/local), units and configuration too; DESTDIR puts it all below another root
-install: build build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION)
+install: daemons build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION)
 	@packaging/install.sh "$(DESTDIR)" "$(PREFIX)" $(PYTHON)
 
 # Of the commit that --version names, and of nothing else that may lie here.
@@ -37,7 +37,7 @@ deb deb-test images oci-test: export SHUNT_COMMIT := $(shell git describe --alwa
 ## make deb        a Debian package in build/
 deb: $(DEB)
 
-$(DEB): $(PACKAGE_SOURCES) build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION) | build
+$(DEB): $(PACKAGE_SOURCES) build/packaging/libraries/.ready build/packaging/manual/shunt.1 $(COMPLETION) | daemons
 	@packaging/deb.sh $@ $(DEB_VERSION) $(DEB_ARCH) $(PYTHON)
 
 # For another base image, or options of the builder: OCI_OPTIONS="--build-arg BASE=… --isolation chroot"
@@ -67,10 +67,10 @@ $(HOST_ROOT)/.ready: $(CLEAN_ROOT)/.ready
 	@touch $@
 
 ## make deb-test   build the package, install, run, upgrade and purge it in a clean Debian 12 (debootstrap; root)
-deb-test: setup $(DEB) $(CLEAN_ROOT)/.ready $(HOST_ROOT)/.ready
+deb-test: setup-all $(DEB) $(CLEAN_ROOT)/.ready $(HOST_ROOT)/.ready
 	@DEB_TEST=1 $(BIN)/python -m pytest tests/packaging
 
 ## make oci-test   build the images on that Debian and run a call through their containers (buildah, podman; root)
-oci-test: setup $(DEB) $(CLEAN_ROOT)/.ready
+oci-test: setup-all $(DEB) $(CLEAN_ROOT)/.ready
 	@.ci/debian-packages buildah podman crun
 	@OCI_TEST=1 $(BIN)/python -m pytest tests/packaging/test_oci.py

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.importorskip("av", reason="needs PyAV (FFmpeg) for real pictures and sound: make setup")
+pytest.importorskip("av", reason="needs PyAV (FFmpeg) for real pictures and sound: make setup-all")
 
 import numpy as np
 

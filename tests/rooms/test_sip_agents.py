@@ -1,6 +1,6 @@
 """JsSIP in Chromium and SIP.js in Firefox, as people have them, call a room by Kamailio and by OpenSIPS; a page and a SIP phone are in it.
 
-Both send audio and video and get the others', over WebSockets in the clear (JsSIP) and over TLS (SIP.js), without REGISTER. `make setup` fetches the libraries from npm.
+Both send audio and video and get the others', over WebSockets in the clear (JsSIP) and over TLS (SIP.js), without REGISTER. `make setup-all` fetches the libraries from npm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FETCHED = all((LIBRARIES / name).exists() for name in ("jssip.js", "sip.js"))
 _LACKING = "; ".join(
     filter(
         None,
-        (missing(CHROMIUM, FIREFOX), lab.lacking(), "" if os.geteuid() == 0 else "needs root", "" if _FETCHED else "JsSIP and SIP.js were not fetched (make setup, with npm on PATH)"),
+        (missing(CHROMIUM, FIREFOX), lab.lacking(), "" if os.geteuid() == 0 else "needs root", "" if _FETCHED else "JsSIP and SIP.js were not fetched (make setup-all, with npm on PATH)"),
     )
 )
 pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
