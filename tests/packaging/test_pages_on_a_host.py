@@ -36,6 +36,7 @@ ip link set eth0 up
 ip route add default via 203.0.113.1
 """
 _CUSTOMER, _TRUNK = "192.0.2.20", "198.51.100.20"
+_TALK_MS = 30_000  # SIPp plays 24 s of media
 _PEERS = (
     "link set lo up",
     "address add 203.0.113.1/24 dev out0",
@@ -61,6 +62,7 @@ class Server(test_boot.Machine):
         super().__init__(folder, _NETWORK)
         self._peers = f"shpages{os.getpid()}"
         self._phones: list[subprocess.Popen[bytes]] = []
+        self._calls = 0
         self._folder = folder
 
     def boot(self) -> None:
@@ -76,7 +78,9 @@ class Server(test_boot.Machine):
         self._outside("nft", _SINK)
 
     def destroy(self) -> None:
-        self.hang_up()
+        for phone in self._phones:
+            phone.kill()
+            phone.wait(10)
         subprocess.run(["ip", "netns", "del", self._peers], check=False)
         super().destroy()
 
@@ -112,9 +116,12 @@ class Server(test_boot.Machine):
 
     def call(self) -> str:
         """Begin a call from a customer to the trunk and wait until both its streams are offloaded. Returns its Call-ID."""
+        self._calls += 1
+        call_id = f"call-{self._calls}@{_CUSTOMER}"
         common = ["ip", "netns", "exec", self._peers, "sipp", "-nostdin", "-m", "1", "-trace_err"]
         callee = ["-sf", "uas_answer.xml", "-i", _TRUNK, "-mi", _TRUNK, "-p", "5060", "-mp", "7000"]
-        caller = ["-sf", "uac_call.xml", "-i", _CUSTOMER, "-mi", _CUSTOMER, "-p", "5080", "-mp", "6000", "-s", "100", "-d", "20000", "203.0.113.10:5060"]
+        caller = ["-sf", "uac_call.xml", "-i", _CUSTOMER, "-mi", _CUSTOMER, "-p", "5080", "-mp", "6000", "-s", "100", "-d", str(_TALK_MS)]
+        caller += ["-cid_str", call_id, "203.0.113.10:5060"]
         for number, side in enumerate((callee, caller)):
             with (self._folder / f"sipp-{number}.log").open("wb") as log:
                 files = ["-error_file", str(self._folder / f"sipp-{number}.err")]
@@ -125,22 +132,20 @@ class Server(test_boot.Machine):
             nonlocal last
             last = self.run("shunt", "calls", "--json", check=False)
             calls = json.loads(last)["calls"] if last.startswith("{") else []
-            streams = [stream for call in calls for media in call["media"] for stream in media["streams"] if stream["component"] == "rtp"]
-            return len(streams) >= 2 and all(stream["reason"] == "offloaded" for stream in streams)
+            streams = [stream for call in calls if call["call_id"] == call_id for media in call["media"] for stream in media["streams"] if stream["component"] == "rtp"]
+            return len(streams) == 2 and all(stream["reason"] == "offloaded" for stream in streams)
 
         try:
             self.until(offloaded, "the call's streams are not offloaded\n")
         except AssertionError as error:
             errors = "".join(path.read_text(errors="replace") for path in self._folder.glob("sipp-*.err"))
             raise AssertionError(f"{last}\n{errors}\n{error}") from None
-        return str(json.loads(last)["calls"][0]["call_id"])
+        return call_id
 
-    def hang_up(self) -> None:
-        """End the phones; the call ends with their BYE, or with its time-out."""
+    def await_end(self) -> None:
+        """Wait until the caller hangs up. Raises AssertionError if the call went otherwise than the scenarios say."""
         for phone in self._phones:
-            if phone.poll() is None:
-                phone.terminate()
-            phone.wait(10)
+            assert phone.wait(120) == 0, "".join(path.read_text(errors="replace") for path in self._folder.glob("sipp-*.*"))
         self._phones.clear()
 
 
@@ -159,7 +164,7 @@ def _follow(server: Server, page: str) -> None:
                 call_id = server.call()
                 assert call_id in server.shell(line)
                 assert "offloaded" in server.shell(f"shunt why {call_id}")
-                server.hang_up()
+                server.await_end()
             elif line.startswith(("shunt status", "shunt doctor")):
                 # What has just been started may not be connected yet.
                 server.until(functools.partial(_succeeds, server, line), f"{line} finds faults")
@@ -215,6 +220,7 @@ def test_a_page_for_rtpproxy(server: Server, sip_server: str) -> None:
     _follow(server, page)
     _without_ipv6(server, page, sip_server)
     server.call()
+    server.await_end()
 
 
 def test_the_page_for_rtpengine(server: Server) -> None:
