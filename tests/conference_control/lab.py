@@ -234,12 +234,15 @@ class Phone:
         self._room = ""
         self._sent: dict[str, bytes] = {}  # the last request of each method
 
-    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n", address: str = "", method: str = "INVITE") -> int:
-        """INVITE, in the call if there is one, and ACK of the answer; or an UPDATE. The final status. With 200 the party talks. address: in the SDP, in place of its own."""
+    def call(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n", address: str = "", method: str = "INVITE", wrap: Callable[[str], tuple[str, str]] | None = None) -> int:
+        """INVITE, in the call if there is one, and ACK of the answer; or an UPDATE. The final status. With 200 the party talks.
+
+        address: in the SDP, in place of its own; wrap: makes the body's type and content of the SDP.
+        """
         self._room = conference
         port = self.party.socket.getsockname()[1]
         sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {address or self._ip}\r\nt=0 0\r\n" + media.format(port=port)
-        self._send(method, sdp)
+        self._send(method, *reversed(wrap(sdp)) if wrap is not None else (sdp,))
         answer = self.answer = self._final()
         self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
         status = int(answer.split()[1])
@@ -254,6 +257,21 @@ class Phone:
             words = next((line for line in answer.splitlines() if line.startswith("m=audio")), "").split()
             if words:
                 self.party.talk(f"{EDGE_IP}:{words[1]}")
+        return status
+
+    def call_without_offer(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
+        """INVITE without a body, in the call if there is one; the offer is in the 200, the answer in the ACK. The status."""
+        self._room = conference
+        self._send("INVITE")
+        answer = self.answer = self._final()
+        self._to = next(line for line in answer.splitlines() if line.lower().startswith("to:"))[3:].strip()
+        status = int(answer.split()[1])
+        if status == 200:
+            self._target = next(line for line in answer.splitlines() if line.lower().startswith("contact:")).partition("<")[2].rstrip(">")
+            words = next(line for line in answer.splitlines() if line.startswith("m=audio")).split()
+            sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {self._ip}\r\nt=0 0\r\n" + media.format(port=self.party.socket.getsockname()[1])
+            self._send("ACK", sdp if media else "", new=False)
+            self.party.talk(f"{EDGE_IP}:{words[1]}")
         return status
 
     def bye(self) -> int:
@@ -293,14 +311,14 @@ class Phone:
             if text.startswith("SIP/2.0") and not text.startswith("SIP/2.0 1"):
                 return text
 
-    def _send(self, method: str, body: str = "", *, new: bool = True) -> None:
+    def _send(self, method: str, body: str = "", content_type: str = "application/sdp", *, new: bool = True) -> None:
         self._cseq += new
         uri = f"sip:{self._room}@{EDGE_IP}:{self.server}"
         lines = [
             f"{method} {self._target or uri} SIP/2.0", *(f"Route: {route}" for route in self._route), f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
             f"From: <sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
             f"CSeq: {self._cseq} {method}", f"Contact: <sip:{self._name}@{self._ip}:{self._port}>",
-            *(["Content-Type: application/sdp"] if body else []), f"Content-Length: {len(body)}",
+            *([f"Content-Type: {content_type}"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip
         self._sent[method] = ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
         self._socket.sendto(self._sent[method], (EDGE_IP, self.server))

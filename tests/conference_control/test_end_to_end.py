@@ -307,6 +307,51 @@ def test_a_call_outlives_the_agent(room: Bridge) -> None:
     assert unbroken(bob.received(ann))
 
 
+def test_calls_without_an_offer(room: Bridge) -> None:
+    """The offer is in the 200, the answer in the ACK; also in a running call, which keeps its relay address."""
+    phones = [Phone(room, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]
+    cem = enter(room, "natcaller", "cem")
+    assert phones[1].call("room") == 200 and phones[0].call_without_offer("room") == 200
+    assert "RTP/AVP 0\r\n" in phones[0].answer, "bob's codec holds"
+    ann, bob = (phone.party for phone in phones)
+    room.await_design("NRA")
+    for one in (ann, bob, cem):
+        one.await_packets(*(other for other in (ann, bob, cem) if other is not one))
+    relay = ann.relay
+    for media in ("m=audio {port} RTP/AVP 0\r\na=inactive\r\n", "m=audio {port} RTP/AVP 0\r\n"):
+        assert phones[0].call_without_offer("room", media) == 200 and ann.relay == relay
+        wanted = "inactive" if "inactive" in media else "sendrecv"
+        assert await_that(lambda: next(one for one in room.conference()["participants"] if one["name"] == "ann")["media"][0]["direction"] == wanted), wanted
+    ann.await_packets(bob, cem)
+    assert phones[1].call_without_offer("room", "") == 200, "an ACK without an answer leaves a running call as it was"
+    bob.await_packets(ann, cem)
+    assert phones[0].bye() == 200
+    # A call that begins with an answer that cannot be used, or with none, ends.
+    for media in ("m=audio {port} RTP/AVP 96\r\na=rtpmap:96 opus/48000/2\r\n", ""):
+        eve = Phone(room, "caller", "eve")
+        assert eve.call_without_offer("room", media) == 200
+        bye = eve.receive()
+        assert bye.startswith("BYE sip:eve@")
+        eve.accept(bye)
+    assert await_that(lambda: {one["name"] for one in room.conference()["participants"]} == {"bob", "cem"}), "eve has left"
+    assert phones[1].bye() == 200
+
+
+@pytest.mark.parametrize("content_type", ["application/sdp;charset=utf-8", "Application/SDP", "application/SDP ;level=1", "multipart/mixed;boundary=b", 'Multipart/Mixed ; Boundary="b b"'])
+def test_a_description_in_any_body(room: Bridge, content_type: str) -> None:
+    def wrap(text: str) -> tuple[str, str]:
+        if "application" in content_type.lower():
+            return content_type, text
+        mark = "b b" if '"' in content_type else "b"
+        location = '<presence xmlns="urn:ietf:params:xml:ns:pidf"/>'
+        return content_type, f"--{mark}\r\nContent-Type: application/pidf+xml\r\n\r\n{location}\r\n--{mark}\r\ncontent-type: Application/SDP;x=1\r\n\r\n{text}\r\n--{mark}--\r\n"
+
+    phone = Phone(room, "caller", "ann")
+    for method in ("INVITE", "INVITE", "UPDATE"):
+        assert phone.call("room", method=method, wrap=wrap) == 200
+    assert phone.bye() == 200
+
+
 def test_a_request_that_comes_again_is_answered_again(room: Bridge) -> None:
     """An INVITE, a re-INVITE and a BYE whose answers were lost: the same answers, and nothing is done twice."""
     phone = Phone(room, "caller", "ann")

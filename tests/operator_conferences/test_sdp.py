@@ -34,8 +34,6 @@ def test_each_description_is_a_medium_of_its_own() -> None:
     assert kinds(audio + video + "a=sendonly\r\n" + video, ("audio", "video", "video/2")) == ["audio", "video", "video/2"]
     refused = sdp.read_offer(offer(audio + "m=video 0 RTP/AVP 96\r\n"), ("audio", "video"))
     assert [line.kind for line in refused] == ["audio", None] and sdp.lines_after(refused, ("audio", "video")) == ["audio", "video"]
-    with pytest.raises(NotAcceptable, match="no offer"):
-        sdp.read_offer(None)
 
 
 def test_the_first_participants_codec_holds() -> None:
@@ -153,3 +151,33 @@ def test_the_answer_has_candidates_for_who_offers_ice() -> None:
     text = serialize_sdp(sdp.answer("room", mine, found, sdp.read_offer(found), 1))
     assert "a=ice-lite\r\n" in text and "a=ice-ufrag:us\r\n" in text and "a=ice-pwd:hidden\r\n" in text
     assert text.count("a=candidate:") == 2 and "203.0.113.10 20001 typ host" in text, "RTCP has a candidate of its own without rtcp-mux"
+
+
+def test_an_offer_of_our_own() -> None:
+    """Without a caller's offer: what the conference speaks, or all that is known; places and what is not used stay in a running call."""
+    assert [codec["encoding"] for codec in sdp.offered_codecs(conference())["audio"]] == ["opus", "G722", "PCMA", "PCMU"]
+    room = conference(participant("ann", medium("audio", 20000, OPUS), medium("video", 20002, VP8)))
+    assert sdp.offered_codecs(room) == {"audio": [OPUS], "video": [VP8]}
+    mixed = sdp.offered_codecs(conference(participant("ann", medium("audio", 20000, {**PCMU, "payload_type": 111})), mixing=True))["audio"]
+    assert [codec["encoding"] for codec in mixed] == ["PCMU", "opus", "G722", "PCMA", "telephone-event", "telephone-event"]
+    assert len({codec["payload_type"] for codec in mixed}) == 6
+    bob = participant("bob", medium("audio", 20004), medium("video", 20006, transport="RTP/AVPF"))
+    text = serialize_sdp(sdp.offer("room", bob, ["audio", "video"], sdp.offered_codecs(room), 1))
+    assert "m=audio 20004 RTP/AVP 111\r\na=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10\r\na=sendrecv" in text
+    assert "m=video 20006 RTP/AVPF 96" in text and "a=rtcp-fb:96 nack pli" in text and "o=shunt 20004 1 " in text
+    # In a call: each description keeps its place.
+    cem = participant("cem", medium("audio", 20008, PCMU, rtcp_mux=True))
+    again = sdp.offer("room", cem, ["video", None, "audio"], sdp.offered_codecs(room, cem), 4)
+    assert [(media.media, media.port) for media in again.media] == [("video", 0), ("audio", 0), ("audio", 20008)]
+    assert "rtcp-mux" in again.media[2].attributes and again.origin.session_version == "4"
+
+
+def test_an_answer_settles_what_was_offered() -> None:
+    described = offer("m=audio 4000 RTP/AVP 8 0\r\na=sendonly\r\nm=video 0 RTP/AVPF 96\r\n")
+    lines = sdp.read_offer(described, ("audio", "video"))
+    assert [line.kind for line in lines] == ["audio", None]
+    agreed = sdp.agree(lines, {})
+    changed = sdp.changed_media(described, lines, {"audio", "video"}, agreed, ice=False, mixing=False)
+    by_kind = {one["medium"]: one for one in changed}
+    assert by_kind["audio"]["codecs"][0]["encoding"] == "PCMA" and by_kind["audio"]["direction"] == "sendonly" and by_kind["audio"]["destination"] == "192.0.2.7:4000"
+    assert by_kind["video"]["direction"] == "inactive"

@@ -21,7 +21,7 @@ class Seat:
 
     source: where its requests come from; lines: which medium each description is; addresses: those of the last offer; ufrag: of its ICE; session_s: the
     interval of its session timer (RFC 4028), None without; refresher: "uac" where the caller refreshes; answer: what a browser was answered last, whose media
-    ends at an edge; empty: it is no browser.
+    ends at an edge; empty: it is no browser; version: of the session description that it was sent last.
     """
 
     conference: str
@@ -34,6 +34,7 @@ class Seat:
     session_s: int | None = None
     refresher: str = "uas"
     answer: str = ""
+    version: int = 1
     dialog: dict[str, Any] = field(default_factory=dict)
 
     def note(self, dialog: Dialog) -> None:

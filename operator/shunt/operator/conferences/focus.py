@@ -14,18 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aiosipua import (
-    DialogState,
-    IncomingCall,
-    SipRequest,
-    SipResponse,
-    SipUAS,
-    parse_uri,
-    stringify_uri,
-)
-from aiosipua.sdp import parse_sdp
-from aiosipua.session_timer import parse_session_expires, peer_allows_update
-from aiosipua.uas_requests import session_refreshed
+from aiosipua import SdpMessage, SipRequest, parse_sdp, parse_uri
 
 from shunt import __version__
 from shunt.admin import AdminClient, AdminError, AgentError, AgentUnreachable
@@ -36,18 +25,15 @@ from shunt.operator.conferences import sdp
 from shunt.operator.conferences.browsers import Browsers, NotNow, is_browser
 from shunt.operator.conferences.dialog import Seat, participant_name
 from shunt.operator.conferences.sdp import NotAcceptable
-from shunt.operator.conferences.transport import TRANSACTION_S, FocusTransport
+from shunt.operator.conferences.uas import Address, Call, Transaction, UserAgent
 from shunt.operator.events import MISSING
 
 log = logging.getLogger(__name__)
 
 KINDS = (CONFERENCE, NOTE)
-_PHRASES = {400: "Bad Request", 404: "Not Found", 480: "Temporarily Unavailable", 488: "Not Acceptable Here", 500: "Server Internal Error", 503: "Service Unavailable"}
 _STATUS = {400: 488, 422: 488, 404: 404, 409: 480}  # of what the agent refuses: nonsense, not there, full
-_T1, _T2 = 0.5, 4.0
 _RETRY_S = 0.5
 _RECENT_S = 3600.0  # who left longer ago has no phone that waits for a BYE
-_SESSION_S, _LEAST_SESSION_S = 1800, 90  # RFC 4028 sections 4 and 9
 _ANEW = frozenset({"agent-started", "agent-active", MISSING})  # after these, calls are compared with the agent's participants
 
 
@@ -59,24 +45,32 @@ class _Refused(Exception):
         self.status = status
 
 
+class _Datagrams(asyncio.DatagramProtocol):
+    """Hands datagrams to the focus."""
+
+    def __init__(self, receive: Callable[[bytes, Address], None]) -> None:
+        self._receive = receive
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        self._receive(data, (str(addr[0]), int(addr[1])))
+
+    def error_received(self, exc: Exception) -> None:
+        log.debug("conference.sip: %s", exc)
+
+
 class Focus:
     """A SIP user agent that conferences are dialled at. A subscriber of the bus, for events of KINDS."""
 
     def __init__(self, listen: SocketAddress, allow: Sequence[IPNetwork], client: AdminClient, browsers: Browsers | None = None) -> None:
         """allow: networks from which requests are taken; others are ignored. browsers: whoever has edges; None: calls of browsers are refused."""
         self._allow, self._client, self._browsers = tuple(allow), client, browsers
-        self._transport = FocusTransport((listen.host, listen.port), self._invite_of)
-        self._uas = SipUAS(self._transport, user_agent=f"shunt/{__version__}")
-        self._uas.on_invite = self._invited
-        self._uas.on_reinvite = self._invited_again
-        self._uas.on_bye = lambda call, request: self._hung_up(call.call_id, "bye")
-        self._uas.on_ack_timeout = lambda call: self._hung_up(call.call_id, "no-ack")
-        self._uas.on_session_expired = lambda call: self._hung_up(call.call_id, "session-expired")
+        self._listen = (listen.host, listen.port)
+        self._socket: asyncio.DatagramTransport | None = None
+        self._uas: UserAgent | None = None
         self._seats: dict[str, Seat] = {}  # by Call-ID
         self._joining: set[str] = set()  # Call-IDs of calls that are being let in
         self._answering: set[str] = set()  # Call-IDs of INVITEs that are about to be answered
         self._locks: dict[str, asyncio.Lock] = {}  # by conference: the first to come settles codecs and names
-        self._byes: dict[str, asyncio.TimerHandle] = {}  # not answered yet, by Call-ID
         self._leaving: dict[str, tuple[Seat, str]] = {}  # of whom the agent is still to be told, by Call-ID
         self._tasks: set[asyncio.Task[None]] = set()
         self._compare = asyncio.Event()
@@ -87,14 +81,13 @@ class Focus:
 
     async def start(self) -> None:
         """Listen. Raises OSError, naming the socket."""
+        loop = asyncio.get_running_loop()
+        host, port = self._listen
         try:
-            await self._uas.start()
+            self._socket, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._received), local_addr=self._listen)
         except OSError as error:
-            host, port = self._transport.local_addr
             raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
-        inner = self._transport.on_message
-        assert inner is not None
-        self._transport.on_message = lambda message, addr: self._take(inner, message, addr)
+        self._uas = UserAgent(self._listen, f"shunt/{__version__}", self, self._send, loop.call_later, loop.time)
         self._compare.set()
 
     async def run(self) -> None:
@@ -117,9 +110,10 @@ class Focus:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for timer in self._byes.values():
-            timer.cancel()
-        await self._uas.stop()
+        if self._uas is not None:
+            self._uas.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -146,157 +140,143 @@ class Focus:
         self.serving, self.standing_by = False, True
         for call_id in list(self._seats):
             self._forget(call_id)
+            self._agent.forget(call_id)
         self._leaving.clear()
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def _take(self, inner: Callable[[Any, tuple[str, int]], None], message: SipRequest | SipResponse, addr: tuple[str, int]) -> None:
-        """A message: from those alone who may send some, and each request once."""
-        source = ipaddress.ip_address(addr[0])
-        if not any(source in network for network in self._allow):
+    @property
+    def _agent(self) -> UserAgent:
+        assert self._uas is not None, "start() comes first"
+        return self._uas
+
+    def _send(self, data: bytes, to: Address) -> None:
+        if self._socket is not None and not self._socket.is_closing():
+            self._socket.sendto(data, to)
+
+    def _received(self, data: bytes, source: Address) -> None:
+        """A message: from those alone who may send some."""
+        address = ipaddress.ip_address(source[0])
+        if any(address in network for network in self._allow):
+            self._agent.receive(data, source)
+
+    def gate(self, request: SipRequest) -> str | None:
+        """Of calls nothing is known yet: an answer would end them. A request that begins one goes to another server."""
+        if self.serving:
+            return None
+        to = request.to_addr
+        if self.standing_by:
+            return "Another Agent Is In Charge"
+        return "The Agent Does Not Answer" if request.method == "INVITE" and (to is None or not to.tag) else ""
+
+    def invited_anew(self, transaction: Transaction) -> None:
+        """Answer the INVITE of a call that a former process let in as that one did: its answer may be lost."""
+        seat = self._seats.get(transaction.call.call_id)
+        if seat is None:
+            self._agent.refuse(transaction, 480, "the call is over")
             return
-        if isinstance(message, SipResponse):
-            self._answered(message)
-        elif not self.serving and message.method != "ACK":
-            # Of calls nothing is known yet: an answer would end them. A request that begins one goes to another server.
-            to = message.to_addr
-            if self.standing_by or message.method == "INVITE" and (to is None or not to.tag):
-                self._uas._send_error(message, 503, "Another Agent Is In Charge" if self.standing_by else "The Agent Does Not Answer")
-        elif not self._transport.repeat(message) and not (message.method in ("INVITE", "UPDATE") and message.call_id in self._answering):
-            if message.method == "INVITE" and self._came_before(message, addr):
-                return
-            if message.method == "UPDATE" and message.content_type == "application/sdp" and (call := self._uas._calls.get(message.call_id or "")) is not None:
-                self._updated(call, message, addr)
-            else:
-                inner(message, addr)
+        self._spawn(self._in_turn(transaction, lambda one: self._answer_again(one, seat)))
 
-    def _came_before(self, request: SipRequest, addr: tuple[str, int]) -> bool:
-        """Whether it is the INVITE of a call that a former process let in, and whose answer may be lost: then it is answered as that one did."""
-        seat, call = self._seats.get(request.call_id or ""), self._uas._calls.get(request.call_id or "")
-        to, sender = request.to_addr, request.from_addr
-        if seat is None or call is None or (to is not None and to.tag) or sender is None or sender.tag != seat.dialog["remote_tag"]:
-            return False
-        call.invite, call.source_addr = request, addr
-        call.sdp_offer = parse_sdp(request.text) if request.content_type == "application/sdp" else None
-        self._answering.add(call.call_id)
-        self._spawn(self._answer_again(call, seat))
-        return True
-
-    async def _answer_again(self, call: IncomingCall, seat: Seat) -> None:
-        try:
-            conference = await self._client.conference(seat.conference)
-            member = _member(conference, seat)
-            if member is not None and seat.answer:
-                call.accept(parse_sdp(seat.answer))
-            elif member is not None and call.sdp_offer is not None:
-                lines = sdp.read_offer(call.sdp_offer, seat.lines)
-                call.accept(sdp.answer(seat.conference, member, call.sdp_offer, lines, 1))
-        except (AdminError, NotAcceptable) as error:
-            log.info("SIP call %s: %s", call.call_id, error)
-        finally:
-            self._answering.discard(call.call_id)
-
-    def _invite_of(self, call_id: str) -> SipRequest | None:
-        call = self._uas._calls.get(call_id)
-        return call.invite if call is not None else None
+    async def _answer_again(self, transaction: Transaction, seat: Seat) -> None:
+        conference = await self._client.conference(seat.conference)
+        member = _member(conference, seat)
+        if member is None:
+            raise _Refused(480, f"{seat.participant} has left {seat.conference}")
+        if seat.answer:
+            self._agent.accept(transaction, parse_sdp(seat.answer))
+        elif transaction.offer is not None:
+            lines = sdp.read_offer(transaction.offer, seat.lines)
+            self._agent.accept(transaction, sdp.answer(seat.conference, member, transaction.offer, lines, seat.version))
+        else:
+            self._agent.accept(transaction, sdp.offer(seat.conference, member, seat.lines, sdp.offered_codecs(conference, member), seat.version), offers=True)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def _invited(self, call: IncomingCall) -> None:
-        to = call.invite.to_addr
-        if to is not None and to.tag:
-            call.reject(481)  # nobody here knows the call
-            return
-        self._answering.add(call.call_id)
-        self._spawn(self._in_turn(call, self._let_in))
+    def invited(self, transaction: Transaction) -> None:
+        """A new call."""
+        self._spawn(self._in_turn(transaction, self._let_in))
 
-    async def _in_turn(self, call: IncomingCall, work: Callable[[IncomingCall], Awaitable[None]]) -> None:
+    async def _in_turn(self, transaction: Transaction, work: Callable[[Transaction], Awaitable[None]]) -> None:
         """Do what an INVITE asks for, and answer it with an error where that cannot be."""
+        call_id = transaction.call.call_id
+        self._answering.add(call_id)
         try:
-            await work(call)
+            await work(transaction)
         except _Refused as error:
-            self._refuse(call, error.status, error)
+            self._refuse(transaction, error.status, error)
         except NotAcceptable as error:
-            self._refuse(call, 488, error)
+            self._refuse(transaction, 488, error)
         except NotNow as error:
-            self._refuse(call, 503, error)
+            self._refuse(transaction, 503, error)
         except ValueError as error:
-            self._refuse(call, 400, error)
+            self._refuse(transaction, 400, error)
         except AgentError as error:
-            self._refuse(call, _STATUS.get(error.status, 503), error)
+            self._refuse(transaction, _STATUS.get(error.status, 503), error)
         except AgentUnreachable as error:
-            self._refuse(call, 503, error)
+            self._refuse(transaction, 503, error)
         finally:
-            self._answering.discard(call.call_id)
+            self._answering.discard(call_id)
 
-    def _refuse(self, call: IncomingCall, status: int, error: Exception) -> None:
-        log.info("SIP call %s is refused with %d: %s", call.call_id, status, error)
-        if call.dialog.state is DialogState.TERMINATED:
-            return  # CANCEL was faster
-        call._send_response(status, _PHRASES[status], extra_headers={"Warning": _warning(self._transport.local_addr[0], error)})
-        if call.call_id not in self._seats:
-            call.dialog.terminate()
-            asyncio.get_running_loop().call_later(TRANSACTION_S, self._drop, call)  # the library forgets it with the ACK only
+    def _refuse(self, transaction: Transaction, status: int, error: Exception) -> None:
+        log.info("SIP call %s is refused with %d: %s", transaction.call.call_id, status, error)
+        self._agent.refuse(transaction, status, str(error))
 
-    def _drop(self, call: IncomingCall) -> None:
-        if self._uas._calls.get(call.call_id) is call:
-            del self._uas._calls[call.call_id]
-
-    async def _let_in(self, call: IncomingCall) -> None:
-        name = parse_uri(call.invite.uri).user or ""
+    async def _let_in(self, transaction: Transaction) -> None:
+        call, offer = transaction.call, transaction.offer
+        name = parse_uri(transaction.request.uri).user or ""
         if not name:
             raise _Refused(404, "the request URI names no conference")
-        if self._browsers is not None and is_browser(call.sdp_offer):
-            await self._let_browser_in(call, name, self._browsers)
+        seat = Seat(name, "", call.call_id, call.source, session_s=call.session_s, refresher="uas" if call.refreshes else "uac")
+        if self._browsers is not None and is_browser(offer):
+            seat.note(call.dialog)
+            await self._let_browser_in(transaction, seat, self._browsers)
             return
-        offer, lines = call.sdp_offer, sdp.read_offer(call.sdp_offer)
-        assert offer is not None
-        ufrag = sdp.remote_ufrag(offer)
-        self._negotiate_session(call)
-        call.dialog.route_set = list(call.invite.headers.get("record-route"))  # the called side's order is that of the request
-        seat = Seat(name, "", call.call_id, call.source_addr, [line.kind for line in lines], sdp.signalled(offer), ufrag, call.session_interval, "uas" if call.session_refresher_us else "uac")
-        seat.note(call.dialog)
         async with self._lock(name):
             conference = await self._client.conference(name)
-            wanted = sdp.wanted(conference, lines, ice=bool(ufrag))
-            agreed = sdp.agree(lines, wanted)
-            if not agreed:
-                raise NotAcceptable(sdp.why_not(lines, wanted))
-            seat.participant = participant_name(parse_uri(call.caller).user, {member["participant"] for member in conference["members"]})
+            if offer is None:  # it comes in the answer (RFC 3261 section 13.2.1)
+                codecs = sdp.offered_codecs(conference)
+                seat.lines, media = [*codecs], sdp.media_to_offer(codecs)
+            else:
+                lines = sdp.read_offer(offer)
+                seat.lines, seat.addresses, seat.ufrag = [line.kind for line in lines], sdp.signalled(offer), sdp.remote_ufrag(offer)
+                wanted = sdp.wanted(conference, lines, ice=bool(seat.ufrag))
+                agreed = sdp.agree(lines, wanted)
+                if not agreed:
+                    raise NotAcceptable(sdp.why_not(lines, wanted))
+                media = sdp.new_media(offer, lines, agreed, ice=bool(seat.ufrag), mixing=conference["mixing"])
+            seat.note(call.dialog)
+            seat.participant = participant_name(parse_uri(call.dialog.remote_uri).user, {member["participant"] for member in conference["members"]})
             self._joining.add(call.call_id)
             try:
-                made = await self._client.join(
-                    name,
-                    seat.participant,
-                    sdp.new_media(offer, lines, agreed, ice=bool(ufrag), mixing=conference["mixing"]),
-                    signalled=[] if ufrag else seat.addresses,
-                    ice=bool(ufrag),
-                    call=call.call_id,
-                    signalling=seat.kept(),
-                )
+                ice = bool(seat.ufrag)
+                signalled = [] if ice else seat.addresses
+                made = await self._client.join(name, seat.participant, media, signalled=signalled, ice=ice, call=call.call_id, signalling=seat.kept())
             finally:
                 self._joining.discard(call.call_id)
-        self._seats[call.call_id] = seat
-        if call.dialog.state is DialogState.TERMINATED:
-            self._hung_up(call.call_id, "cancelled")
+        if not self._seated(transaction, seat):
+            return
+        if offer is None:
+            self._agent.accept(transaction, sdp.offer(name, made, seat.lines, codecs, seat.version), offers=True)
         else:
-            call.accept(sdp.answer(name, made, offer, lines, 1))
+            self._agent.accept(transaction, sdp.answer(name, made, offer, lines, seat.version))
 
-    async def _let_browser_in(self, call: IncomingCall, name: str, browsers: Browsers) -> None:
-        self._negotiate_session(call)
-        call.dialog.route_set = list(call.invite.headers.get("record-route"))
-        seat = Seat(name, "", call.call_id, call.source_addr, session_s=call.session_interval, refresher="uas" if call.session_refresher_us else "uac")
-        seat.note(call.dialog)
-        self._joining.add(call.call_id)
+    def _seated(self, transaction: Transaction, seat: Seat) -> bool:
+        """The participant is in; whether its caller still waits for the answer."""
+        self._seats[seat.call_id] = seat
+        if transaction.cancelled or transaction.call.ended:
+            self._hung_up(seat.call_id, "cancelled")
+            return False
+        return True
+
+    async def _let_browser_in(self, transaction: Transaction, seat: Seat, browsers: Browsers) -> None:
+        user = parse_uri(transaction.call.dialog.remote_uri).user or "anonymous"
+        self._joining.add(seat.call_id)
         try:
-            await browsers.join(name, parse_uri(call.caller).user or "anonymous", call.invite.text, call.call_id, seat.kept_for)
+            await browsers.join(seat.conference, user, transaction.text or "", seat.call_id, seat.kept_for)
         finally:
-            self._joining.discard(call.call_id)
-        self._seats[call.call_id] = seat
-        if call.dialog.state is DialogState.TERMINATED:
-            self._hung_up(call.call_id, "cancelled")
-        else:
-            call.accept(parse_sdp(seat.answer))
+            self._joining.discard(seat.call_id)
+        if self._seated(transaction, seat):
+            self._agent.accept(transaction, parse_sdp(seat.answer))
 
     def _lock(self, name: str) -> asyncio.Lock:
         """Of a conference; those that nobody waits for are forgotten."""
@@ -304,92 +284,92 @@ class Focus:
             self._locks = {one: lock for one, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(name, asyncio.Lock())
 
-    @staticmethod
-    def _negotiate_session(call: IncomingCall) -> None:
-        """A session timer with callers who know of it (RFC 4028): one who is gone without a BYE leaves, on hold too. Raises _Refused."""
-        if not call._caller_supports("timer"):
-            return
-        given = call.invite.get_header("session-expires") or call.invite.get_header("x")
-        interval, refresher = parse_session_expires(given) if given else (_SESSION_S, None)
-        call.session_interval = max(interval or _SESSION_S, _LEAST_SESSION_S)
-        call.session_refresher_us = refresher == "uas" and peer_allows_update(call.invite.headers.get("allow"))
-
-    def _invited_again(self, call: IncomingCall) -> None:
+    def changed(self, transaction: Transaction) -> None:
         """Hold, resume, another address, further media: the relay addresses stay; a new address is latched anew."""
-        if call.call_id not in self._seats:
-            call.reject(481)
-            return
-        self._answering.add(call.call_id)
-        self._spawn(self._in_turn(call, self._change))
+        if transaction.call.call_id in self._seats:
+            self._spawn(self._in_turn(transaction, self._change))
+        else:
+            self._agent.refuse(transaction, 481, "the call is over")
 
-    def _updated(self, call: IncomingCall, request: SipRequest, addr: tuple[str, int]) -> None:
-        """An UPDATE with an offer (RFC 3311) asks for the same as a re-INVITE; its answer waits for no ACK."""
-        if not self._uas._validate_in_dialog(call.dialog, request):
-            return
-        try:
-            offer = parse_sdp(request.text)
-        except ValueError:
-            self._uas._send_error(request, 400, "Bad SDP")
-            return
-        session_refreshed(self._uas, call.call_id, call)
-        change = IncomingCall(
-            dialog=call.dialog,
-            invite=request,
-            transport=self._transport,
-            source_addr=addr,
-            sdp_offer=offer,
-            user_agent=self._uas.user_agent,
-            session_interval=call.session_interval,
-            session_refresher_us=call.session_refresher_us,
-        )
-        self._invited_again(change)
-
-    async def _change(self, call: IncomingCall) -> None:
+    async def _change(self, transaction: Transaction) -> None:
+        call, offer = transaction.call, transaction.offer
         seat = self._seats[call.call_id]
+        seat.note(call.dialog)
         if seat.answer:
-            await self._change_browser(call, seat)
+            if transaction.text is not None and self._browsers is not None:
+                await self._browsers.change(seat.conference, seat.participant, transaction.text, seat.kept_for)
+            self._agent.accept(transaction, parse_sdp(seat.answer), offers=offer is None)
             return
-        offer, lines = call.sdp_offer if call.invite.body else None, sdp.read_offer(call.sdp_offer if call.invite.body else None, seat.lines)
-        assert offer is not None
-        ufrag = sdp.remote_ufrag(offer)
-        addresses = seat.addresses if sdp.without_address(offer, lines) else sdp.signalled(offer)  # on hold: where its media comes from has not changed
+        lines = sdp.read_offer(offer, seat.lines) if offer is not None else []
         async with self._lock(seat.conference):
             conference = await self._client.conference(seat.conference)
             member = _member(conference, seat)
             if member is None:
                 raise _Refused(480, f"{seat.participant} has left {seat.conference}")
-            ice = member["ice"] is not None
-            present = {medium["medium"] for medium in member["media"]}
-            agreed = sdp.agree(lines, sdp.wanted(conference, lines, ice=ice) | sdp.own_codecs(member))
-            new = sdp.new_media(offer, lines, {kind: codec for kind, codec in agreed.items() if kind not in present}, ice=ice, mixing=conference["mixing"])
-            moved = addresses != seat.addresses and not ice
-            restart = ice and ufrag != seat.ufrag  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
-            seat.lines, seat.addresses, seat.ufrag = sdp.lines_after(lines, seat.lines), addresses, ufrag
-            if contacts := call.invite.contact:  # requests of ours go there from now on (RFC 3261 section 12.2.2)
-                call.dialog.remote_target = stringify_uri(contacts[0].uri)
-            seat.note(call.dialog)
-            changed = sdp.changed_media(offer, lines, present, agreed, ice=ice, mixing=conference["mixing"])
-            update: dict[str, Any] = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
-            try:
-                member = await self._client.update_participant(seat.conference, seat.participant, media=[*changed, *new], **update)
-            except AgentError as error:
-                if not new or error.status not in _STATUS:
-                    raise
-                log.info("SIP call %s: %s cannot be added: %s", call.call_id, ", ".join(one["medium"] for one in new), error)
-                member = await self._client.update_participant(seat.conference, seat.participant, media=changed, **update)
-        if call.dialog.state is not DialogState.TERMINATED:
-            call.accept(sdp.answer(seat.conference, member, offer, lines, int(time.time())))
+            seat.version += 1
+            if offer is not None:
+                member = await self._apply(conference, member, seat, offer, lines)
+        if offer is None:  # it comes in the answer (RFC 3261 section 14.1)
+            self._agent.accept(transaction, sdp.offer(seat.conference, member, seat.lines, sdp.offered_codecs(conference, member), seat.version), offers=True)
+        else:
+            self._agent.accept(transaction, sdp.answer(seat.conference, member, offer, lines, seat.version))
 
-    async def _change_browser(self, call: IncomingCall, seat: Seat) -> None:
-        if contacts := call.invite.contact:
-            call.dialog.remote_target = stringify_uri(contacts[0].uri)
-        seat.note(call.dialog)
-        if call.invite.body and self._browsers is not None:
-            await self._browsers.change(seat.conference, seat.participant, call.invite.text, seat.kept_for)
-        if call.dialog.state is not DialogState.TERMINATED:
-            call.accept(parse_sdp(seat.answer))
+    async def _apply(self, conference: Conference, member: Participant, seat: Seat, described: SdpMessage, lines: Sequence[sdp.Line]) -> Participant:
+        """Tell the agent what a caller's session description says now; the participant after it."""
+        ufrag = sdp.remote_ufrag(described)
+        addresses = seat.addresses if sdp.without_address(described, lines) else sdp.signalled(described)  # on hold: where its media comes from has not changed
+        ice = member["ice"] is not None
+        present = {medium["medium"] for medium in member["media"]}
+        agreed = sdp.agree(lines, sdp.wanted(conference, lines, ice=ice) | sdp.own_codecs(member))
+        new = sdp.new_media(described, lines, {kind: codec for kind, codec in agreed.items() if kind not in present}, ice=ice, mixing=conference["mixing"])
+        moved = addresses != seat.addresses and not ice
+        restart = ice and ufrag != seat.ufrag  # the peer begins anew, and so do we (RFC 8839 section 4.4.1.1.1)
+        seat.lines, seat.addresses, seat.ufrag = sdp.lines_after(lines, seat.lines), addresses, ufrag
+        changed = sdp.changed_media(described, lines, present, agreed, ice=ice, mixing=conference["mixing"])
+        update: dict[str, Any] = {"signalled": addresses if moved else None, "ice_restart": restart, "signalling": seat.kept()}
+        try:
+            return await self._client.update_participant(seat.conference, seat.participant, media=[*changed, *new], **update)
+        except AgentError as error:
+            if not new or error.status not in _STATUS:
+                raise
+            log.info("SIP call %s: %s cannot be added: %s", seat.call_id, ", ".join(one["medium"] for one in new), error)
+            return await self._client.update_participant(seat.conference, seat.participant, media=changed, **update)
+
+    def answered(self, call: Call, text: str | None) -> None:
+        """The answer to an offer of ours."""
+        seat = self._seats.get(call.call_id)
+        if seat is not None and not seat.answer:
+            self._spawn(self._take_answer(seat, text))
+
+    async def _take_answer(self, seat: Seat, text: str | None) -> None:
+        """A call that begins without an answer that can be used ends; one that runs stays as it was."""
+        begins = True
+        try:
+            async with self._lock(seat.conference):
+                conference = await self._client.conference(seat.conference)
+                member = _member(conference, seat)
+                if member is None:
+                    return
+                begins = not sdp.own_codecs(member)
+                if text is None:
+                    raise NotAcceptable("the ACK has no answer")
+                described = parse_sdp(text)
+                lines = sdp.read_offer(described, seat.lines)[: len(seat.lines)]
+                wanted = sdp.wanted(conference, lines, ice=member["ice"] is not None) | sdp.own_codecs(member)
+                if not sdp.agree(lines, wanted):
+                    raise NotAcceptable(sdp.why_not(lines, wanted))
+                await self._apply(conference, member, seat, described, lines)
+        except (NotAcceptable, ValueError, AdminError) as error:
+            log.info("SIP call %s: the answer cannot be taken%s: %s", seat.call_id, ", and the call ends" if begins else "", error)
+            if begins:
+                self._agent.hang_up(seat.call_id)
+                self._hung_up(seat.call_id, "no-ack")
 
     # -- ends ----------------------------------------------------------------------------------------------------
+
+    def ended(self, call: Call, reason: str) -> None:
+        """The call is over."""
+        self._hung_up(call.call_id, reason)
 
     def _hung_up(self, call_id: str, reason: str) -> None:
         """The caller is gone: the agent is told so until it answers."""
@@ -428,38 +408,8 @@ class Focus:
 
     def _end(self, call_id: str) -> None:
         """Hang up."""
-        call = self._uas._calls.get(call_id)
         self._forget(call_id)
-        if call is None:
-            return
-        call._stop_retransmissions()
-        if (bye := call.hangup()) is not None:
-            self._await_answer(bye, call.source_addr, _T1, time.monotonic() + TRANSACTION_S)
-        self._uas._calls.pop(call_id, None)  # the library forgets calls of which a BYE comes, not those that it ends
-
-    def _await_answer(self, bye: SipRequest, addr: tuple[str, int], wait: float, until: float) -> None:
-        """A BYE that is not answered is sent again, each time after twice as long (RFC 3261 section 17.1.2)."""
-
-        def again() -> None:
-            self._byes.pop(bye.call_id or "", None)
-            if time.monotonic() < until:
-                self._transport.send(bye, addr)
-                self._await_answer(bye, addr, min(2 * wait, _T2), until)
-
-        self._byes[bye.call_id or ""] = asyncio.get_running_loop().call_later(wait, again)
-
-    def _answered(self, response: SipResponse) -> None:
-        """A request of ours has an answer: a BYE, or an UPDATE that refreshes a session."""
-        method = response.cseq.method if response.cseq is not None else ""
-        call_id = response.call_id or ""
-        if method == "BYE" and response.status_code >= 200 and (timer := self._byes.pop(call_id, None)) is not None:
-            timer.cancel()
-        elif method == "UPDATE" and response.status_code in (408, 481) and call_id in self._seats:
-            call = self._uas._calls.pop(call_id, None)
-            if call is not None:
-                call._stop_retransmissions()
-                call.dialog.terminate()
-            self._hung_up(call_id, "session-expired")
+        self._agent.hang_up(call_id)
 
     def _forget(self, call_id: str) -> Seat | None:
         return self._seats.pop(call_id, None)
@@ -488,7 +438,7 @@ class Focus:
             if call_id in self._seats and call_id not in self._answering:
                 self._end(call_id)
         if not self.serving:
-            log.info("conferences: calls are taken at %s port %d; %d go on", *self._transport.local_addr, len(found))
+            log.info("conferences: calls are taken at %s port %d; %d go on", *self._listen, len(found))
         self.serving, self.standing_by = True, False
 
     def _resume(self, seat: Seat) -> None:
@@ -496,21 +446,8 @@ class Focus:
         dialog = seat.resumed()
         # Numbers of the former process's requests are not known: by the clock they are higher (RFC 3261 section 8.1.1.5). What comes again is taken once more.
         dialog.local_cseq, dialog.remote_cseq = max(dialog.local_cseq, int(time.time()) & 0x7FFFFFFF), max(0, dialog.remote_cseq - 1)
-        call = IncomingCall(
-            dialog=dialog,
-            invite=SipRequest(method="INVITE", uri=dialog.local_uri),
-            transport=self._transport,
-            source_addr=seat.source,
-            user_agent=self._uas.user_agent,
-            retransmit_2xx=True,
-            session_interval=seat.session_s,
-            session_refresher_us=seat.refresher == "uas",
-            on_ack_timeout=self._uas._dispatch_ack_timeout,
-        )
-        call._answered = True
-        self._uas._calls[seat.call_id] = call
         self._seats[seat.call_id] = seat
-        self._uas._start_session_timer(call)
+        self._agent.resume(dialog, seat.source, seat.session_s, refreshes=seat.refresher == "uas")
 
 
 def _seat(conference: str, participant: Any, signalling: Any) -> Seat | None:
@@ -525,9 +462,3 @@ def _seat(conference: str, participant: Any, signalling: Any) -> Seat | None:
 def _member(conference: Conference, seat: Seat) -> Participant | None:
     """The participant of a call."""
     return next((one for one in conference["members"] if one["participant"] == seat.participant and one["call"] == seat.call_id), None)
-
-
-def _warning(host: str, error: Exception) -> str:
-    """A Warning header (RFC 3261 section 20.43), so that the caller's log has the reason too."""
-    words = "".join(character if character.isprintable() and character not in '"\\' else "'" for character in str(error))
-    return f'399 {host} "{words}"'

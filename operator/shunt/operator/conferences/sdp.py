@@ -1,4 +1,4 @@
-"""Offers and answers of who dials in to a conference (RFC 3264). Pure functions.
+"""Offers and answers of calls to a conference (RFC 3264). Pure functions.
 
 Pictures are not transcoded: the codec of the first participant with a medium holds for all, and who does not offer it cannot take part with that medium. So it is with
 audio where there is no mixer; where there is one, anybody has a codec of its own.
@@ -15,6 +15,7 @@ from aiosipua import ConnectionData, MediaDescription, Origin, SdpMessage
 from shunt.admin.model import (
     Codec,
     Conference,
+    Credentials,
     Direction,
     JoinMedium,
     Layers,
@@ -59,10 +60,8 @@ def medium_of(kind: str) -> str:
 # -- the offer ---------------------------------------------------------------------------------------------------------
 
 
-def read_offer(sdp: SdpMessage | None, before: Sequence[str | None] = ()) -> list[Line]:
-    """The media descriptions of an offer. before: which medium each was in the call until now (RFC 3264 section 8). Raises NotAcceptable."""
-    if sdp is None:
-        raise NotAcceptable("the INVITE has no offer")
+def read_offer(sdp: SdpMessage, before: Sequence[str | None] = ()) -> list[Line]:
+    """The media descriptions of an offer. before: which medium each was in the call until now (RFC 3264 section 8)."""
     found: list[Line] = []
     taken = {kind for kind in before if kind is not None}
     for place, media in enumerate(sdp.media):
@@ -308,6 +307,74 @@ def changed_media(sdp: SdpMessage, lines: Iterable[Line], present: Collection[st
     return list(found.values())
 
 
+# -- an offer of our own -----------------------------------------------------------------------------------------------
+
+_DEFAULTS: tuple[Codec, ...] = (
+    {"payload_type": 111, "encoding": "opus", "clock_rate": 48000, "channels": 2, "fmtp": None},
+    {"payload_type": 9, "encoding": "G722", "clock_rate": 8000, "channels": None, "fmtp": None},
+    {"payload_type": 8, "encoding": "PCMA", "clock_rate": 8000, "channels": None, "fmtp": None},
+    {"payload_type": 0, "encoding": "PCMU", "clock_rate": 8000, "channels": None, "fmtp": None},
+)
+_FEEDBACK = ("nack pli", "ccm fir")
+
+
+def offered_codecs(conference: Conference, participant: Participant | None = None) -> dict[str, list[Codec]]:
+    """The codecs of each medium of an offer to a caller: its own, or those of the conference; for audio that is mixed or settles with this call, all that are known."""
+    own = settled(conference) | (own_codecs(participant) if participant is not None else {})
+    audio = [own["audio"]] if "audio" in own else []
+    if conference["mixing"] or not audio:
+        audio += [codec for codec in _DEFAULTS if not any(_same(codec, other) for other in audio)]
+    taken: set[int] = set()
+    found: dict[str, list[Codec]] = {"audio": [_numbered(codec, taken) for codec in audio]}
+    if conference["mixing"]:
+        found["audio"] += [
+            _numbered({"payload_type": 101, "encoding": _KEYS, "clock_rate": rate, "channels": None, "fmtp": "0-15"}, taken) for rate in sorted({codec["clock_rate"] for codec in audio})
+        ]
+    return found | {medium: [own[medium]] for medium in VIDEO_MEDIA if medium in own}
+
+
+def _numbered(codec: Codec, taken: set[int]) -> Codec:
+    """The codec with a payload type that no other of its description has."""
+    number = next(number for number in (codec["payload_type"], *range(96, 128)) if number not in taken)
+    taken.add(number)
+    return {**codec, "payload_type": number}
+
+
+def media_to_offer(codecs: Mapping[str, Sequence[Codec]]) -> list[JoinMedium]:
+    """Media of a caller who has not said yet what they are to be."""
+    return [{"medium": medium, "transport": "RTP/AVPF" if medium in VIDEO_MEDIA else "RTP/AVP", "direction": "sendrecv", "rtcp_mux": False} for medium in codecs]
+
+
+def offer(name: str, participant: Participant, kinds: Sequence[str | None], codecs: Mapping[str, Sequence[Codec]], version: int) -> SdpMessage:
+    """One description for each of `kinds`, which keep their places (RFC 3264 section 8); None, and what the participant does not have: one that is not used."""
+    present = {medium["medium"]: medium for medium in participant["media"]}
+    media = []
+    for kind in kinds:
+        medium, named = present.get(kind or ""), codecs.get(medium_of(kind or ""), ())
+        if medium is None or not named:
+            media.append(MediaDescription("video" if medium_of(kind or "audio") in VIDEO_MEDIA else "audio", 0, "RTP/AVP", ["0"]))
+            continue
+        relay, video = Endpoint.parse(medium["address"]), medium_of(medium["medium"]) in VIDEO_MEDIA
+        attributes = {"rtpmap": [f"{codec['payload_type']} {_rtpmap(codec)}" for codec in named]}
+        if formats := [f"{codec['payload_type']} {codec['fmtp']}" for codec in named if codec.get("fmtp")]:
+            attributes["fmtp"] = formats
+        if video and "AVPF" in medium["transport"]:
+            attributes["rtcp-fb"] = [f"{codec['payload_type']} {kind}" for codec in named for kind in _FEEDBACK]
+        if medium_of(medium["medium"]) == "screen":
+            attributes["content"] = ["slides"]
+        layers = medium["layers"]
+        for uri, by in _EXTENSIONS.items():
+            if layers is not None and layers["by"] == by and layers.get("extension_id"):
+                attributes |= {"extmap": [f"{layers.get('extension_id')} {uri}"], "extmap-allow-mixed": []}
+        attributes["sendonly" if "/" in medium["medium"] else "sendrecv"] = []
+        if medium["rtcp_mux"]:
+            attributes["rtcp-mux"] = []
+        if participant["ice"] is not None:
+            attributes |= _ice(participant["ice"], relay, medium["rtcp_mux"])
+        media.append(MediaDescription("video" if video else "audio", relay.port, medium["transport"], [str(codec["payload_type"]) for codec in named], attributes=attributes))
+    return _session(name, participant, media, version)
+
+
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 
@@ -333,8 +400,6 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
     relays = {medium["medium"]: Endpoint.parse(medium["address"]) for medium in participant["media"]}
     codecs, ice = own_codecs(participant), participant["ice"]
     told = {medium["medium"] for medium in participant["media"] if any(codec["encoding"] == _KEYS for codec in medium["codecs"])}
-    first = next(iter(relays.values()))
-    where = "IP4" if first.version == 4 else "IP6"
     media = []
     for line in lines:
         offered, relay = line.media, relays.get(line.kind or "")
@@ -361,12 +426,22 @@ def answer(name: str, participant: Participant, offer: SdpMessage, lines: Iterab
         if muxed:
             attributes["rtcp-mux"] = []
         if ice is not None:
-            attributes |= {"ice-ufrag": [ice["ufrag"]], "ice-pwd": [ice["password"]], "candidate": _candidates(relay, muxed), "end-of-candidates": []}
+            attributes |= _ice(ice, relay, muxed)
         media.append(MediaDescription(offered.media, relay.port, offered.proto, [number, *(str(one["payload_type"]) for one in keys)], attributes=attributes))
+    return _session(name, participant, media, version)
+
+
+def _ice(ice: Credentials, relay: Endpoint, muxed: bool) -> dict[str, list[str]]:
+    return {"ice-ufrag": [ice["ufrag"]], "ice-pwd": [ice["password"]], "candidate": _candidates(relay, muxed), "end-of-candidates": []}
+
+
+def _session(name: str, participant: Participant, media: list[MediaDescription], version: int) -> SdpMessage:
+    first = Endpoint.parse(participant["media"][0]["address"])
+    where = "IP4" if first.version == 4 else "IP6"
     return SdpMessage(
         origin=Origin("shunt", str(first.port), str(version), "IN", where, first.ip),
         session_name=name,
         connection=ConnectionData("IN", where, first.ip),
-        attributes={"ice-lite": []} if ice is not None else {},
+        attributes={"ice-lite": []} if participant["ice"] is not None else {},
         media=media,
     )
