@@ -52,6 +52,7 @@ _OPENSIPS_UNIT = """\
 ExecStart=/usr/sbin/opensips -F -f /etc/opensips/opensips.cfg -m 128 -M 8
 RuntimeDirectory=opensips
 """
+_NAMES = {"opensips": "OpenSIPS"}  # in skip reasons
 _IPV6_OPTIONS = " -6 /2001:db8::10 --bridge_symmetric"
 
 
@@ -91,7 +92,7 @@ class Server(test_boot.Machine):
         """Copy a program of this machine, with the libraries that the server lacks. Skips the test if the program is not on PATH."""
         found = shutil.which(program)
         if found is None:
-            pytest.skip(f"{program} is not in Debian 12 and not on PATH")
+            pytest.skip(f"{_NAMES.get(program, program)} is not installed")
         shutil.copy(found, self.root / to)
         objects = [Path(found)]
         if program == "opensips":
