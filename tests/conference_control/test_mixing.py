@@ -189,6 +189,27 @@ def test_phones_of_four_codecs_hear_all_others_in_one_stream_over_losses_and_lea
         assert all(record["media"][0]["received_packets"] > 100 for record in room.records(2)), "a mix counts as received"
 
 
+def test_a_phone_that_calls_without_an_offer_gets_a_mix_in_its_own_codec(room: MixBridge) -> None:
+    """The offer has all that a mixer speaks; what the answer in the ACK names is heard, and spoken."""
+    with Talk([]) as talk:
+        room.dial("callee", "ann", OPUS)
+        room.dial("callee", "bob", PCMU)
+        ear = room.sound("caller", "cem", G722)
+        phone = Phone(room, "caller", "cem")
+        media = f"m=audio {{port}} RTP/AVP {ear.codec.payload_type} 101\r\na=rtpmap:{ear.codec.payload_type} {ear.codec.rtpmap}\r\na=rtpmap:101 telephone-event/8000\r\n"
+        assert phone.call_without_offer("room", media) == 200
+        for codec in ("opus/48000/2", "G722/8000", "PCMA/8000", "PCMU/8000", "telephone-event/8000"):
+            assert f" {codec}\r\n" in phone.answer, phone.answer
+        talk.phones += room.sounds.values()
+        assert await_that(lambda: room.mixed("ann", "bob", "cem")), (room.conference(), room.agent.tail())
+        await_heard(list(room.sounds.values()))
+        assert {packet.payload_type for packet in ear.heard} == {ear.codec.payload_type}
+        ear.press(10)
+        time.sleep(0.1)
+        ear.press(6)
+        assert await_that(lambda: room.one("cem")["muted"]), "its keys mean something"
+
+
 def test_tiled_streams_are_asked_for_over_rest(room: MixBridge) -> None:
     room.ask("POST", "/v1/conferences/room/participants?name=rex&media=audio")
     for query in (
