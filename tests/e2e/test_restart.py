@@ -64,7 +64,7 @@ def test_requests_of_both_parties_pass(scene: Scene) -> None:
     assert late.status == 200
     _asks_the_relay(edge, late.body)
     assert caller.request("INFO", number + 2).status == 200
-    assert callee.requests[-1].method == "INFO"
+    assert "INFO" in [request.method for request in callee.requests]
     # The caller is not asked to answer: what counts is what arrives.
     deadline = time.monotonic() + 30
     caller.sip.settimeout(0.5)
