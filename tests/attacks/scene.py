@@ -30,7 +30,7 @@ def relays() -> list[str]:
 
 def missing_relay(relay: str) -> str | None:
     """Why a relay cannot be attacked here, or None."""
-    return None if relay == "builtin" or shutil.which(relay) else f"{relay} is not on PATH"
+    return None if relay == "builtin" or shutil.which(relay) else f"{relay} is not installed"
 
 
 class Phone:

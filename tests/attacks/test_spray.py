@@ -17,10 +17,9 @@ from tests.lab.topology import EDGE_IP
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 RATE = 100_000
-LEAST_RATE = 10_000  # what the slowest machine has to manage for the test to mean anything
-BAR_MS = 200.0
-# A machine that has other work takes longer, with the spray and without it.
-BAR = 3.0
+LEAST = 10_000  # packets without which the test means nothing
+# How much longer a call may take beside the spray than without it; what is added is for a machine where it takes no time.
+BAR, BAR_MS = 5.0, 200.0
 CALLS = 8
 # What comes from media ports to the sprayer's own host, and not through it to a phone.
 _STOLEN = f"""table inet spray {{
@@ -68,13 +67,13 @@ async def _spray(here: Scene, relay: str, sprayer: Phones, natted: bool) -> None
     used = _cpu(here.edge.agent.pid) - cpu
     sprayer.say(f"spray {sprayer.ip} {EDGE_IP} {PORTS[0]} {PORTS[1]} 0")
     resident = _resident_mib(here.edge.agent.pid)
-    bar = max(BAR_MS, BAR * alone[len(alone) // 2])
+    bar = BAR_MS + BAR * alone[len(alone) // 2]
     stolen = _stolen(here)
     print(
         f"{relay}, {'phones behind NAT' if natted else 'addresses as signalled'}: spray of {rate:.0f} packets/s (asked for {RATE}): from the second party's first packet to offloaded {delays[len(delays) // 2]:.0f} ms median, "
         f"{delays[-1]:.0f} ms most, without the spray {alone[len(alone) // 2]:.0f} ms; agent {used / took:.0%} of a core, {resident} MiB; {stolen} packets came back to the sprayer"
     )
-    assert rate > LEAST_RATE
+    assert rate * took > LEAST
     assert len(delays) == 2 * CALLS and delays[len(delays) // 2] <= bar
     assert resident < 400
     assert stolen == 0, "media has gone to the sprayer"

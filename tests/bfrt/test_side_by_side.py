@@ -57,16 +57,19 @@ def assert_nobody_waits(softswitch: Softswitch, operation: Callable[[], object],
     """`operation` holds up no other client; `before` makes it possible again."""
     longest = []
     with probing(softswitch) as probe:
+        probe.ask()
+        time.sleep(0.5)
+        _, alone = probe.ask()  # what this machine's other work costs a single read or write
         for _ in range(TIMES):
             before()
             probe.ask()
             operation()
             calls, worst = probe.ask()
             longest.append(worst if calls else float("inf"))
-            if worst <= BOUND_MS:
+            if worst <= BOUND_MS + 3 * alone:
                 break
-    print(f"ms: {', '.join(f'{one:.1f}' for one in longest)}")
-    assert min(longest) <= BOUND_MS, f"the longest waits, in ms: {longest}"
+    print(f"ms: {', '.join(f'{one:.1f}' for one in longest)}; alone {alone:.1f}")
+    assert min(longest) <= BOUND_MS + 3 * alone, f"the longest waits, in ms: {longest}, and {alone} alone"
 
 
 @pytest.mark.parametrize("flows", [FLOWS, SHARED], ids=["spread", "one port"])

@@ -243,8 +243,8 @@ def tagged_network(lab: Lab) -> Iterator[None]:
     """Host b has a network behind VLAN 300 too."""
     try:
         lab.ip("relay", "link", "add", "link", "rb", "name", "rb.300", "type", "vlan", "id", "300")
-    except RuntimeError as error:
-        pytest.skip(f"the kernel has no 802.1Q interfaces: {error}")
+    except RuntimeError:
+        pytest.skip("the kernel has no 802.1Q interfaces")
     try:
         for address, host in (("10.3.0.1/24", "10.3.0.2"), ("fd03::1/64", "fd03::2")):
             lab.ip("relay", "address", "add", address, "dev", "rb.300", *(["nodad"] if ":" in address else []))

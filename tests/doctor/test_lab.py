@@ -19,6 +19,7 @@ import yaml
 
 from tests.lab.processes import ROOT, Edge, open_socket
 from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, Topology, run
+from tests.lab.needs import need
 
 NEEDED = ("nft", "ethtool", "nsenter", "kamailio")
 pytestmark = pytest.mark.netns
@@ -57,10 +58,7 @@ def failures(checks: Checks) -> set[str]:
 @contextlib.contextmanager
 def stopped(relay: str, work: Path) -> Iterator[Host]:
     """The host with nothing running yet."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    if missing := [name for name in (*NEEDED, *([] if relay == "builtin" else [relay])) if shutil.which(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    need(*NEEDED, *([] if relay == "builtin" else [relay]))
     with Topology("doctor") as topology:
         edge = Edge(topology, work, "kamailio", relay)
         edge.work.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,13 @@ import pytest
 from tests.e2e.calls import Lab
 from tests.lab.processes import ROOT, Edge, choose
 from tests.lab.topology import LabError, Topology
+from tests.lab.needs import need
 
 NEEDED = ("sipp", "tcpdump", "nft", "ethtool", "nsenter")
 
 
 def _parts() -> tuple[str, str]:
-    if os.geteuid() != 0:
-        pytest.skip("end-to-end tests make network namespaces: they need root")
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    need(*NEEDED)
     try:
         return choose(os.environ.get("SIP_SERVER", "auto"), os.environ.get("RELAY", "auto"))
     except LabError as error:

@@ -15,25 +15,18 @@ from tests.lab.phone import Callee, Caller, body
 from tests.lab.processes import Edge
 from tests.lab.sipload import Message
 from tests.lab.topology import EDGE_IP, Topology
+from tests.lab.needs import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
 Scene = tuple[Edge, Caller, Callee]
 
 
-def _need(*programs: str) -> None:
-    for name in programs:
-        if name != "builtin" and shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed")
-
-
 @pytest.fixture(params=[(server, relay) for server in ("kamailio", "opensips") for relay in ("rtpproxy", "rtpengine", "builtin")], ids="-".join)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     """A call between a customer and the trunk, whose SIP server has been killed and started again."""
     server, relay = request.param
-    if relay == "builtin" and shutil.which("rtpproxy") is not None:
-        pytest.skip("rtpproxy is installed: it stands for the built-in relay, whose commands are the same")
-    _need(server, relay)
+    need(server, *([relay] if relay != "builtin" else []))
     with Topology("e2e") as topology, Edge(topology, tmp_path, server, relay, data_plane=False) as edge:
         callee, caller = Callee(topology), Caller(topology)
         try:
@@ -135,7 +128,7 @@ def test_without_the_right_signature_nothing_passes(scene: Scene) -> None:
 @pytest.mark.parametrize("server", ["kamailio", "opensips"])
 def test_a_secret_that_was_never_changed_stops_the_start(tmp_path: Path, server: str, relay: str) -> None:
     """The log says what to replace."""
-    _need(server, relay)
+    need(server, relay)
     with Topology("e2e") as topology:
         edge = Edge(topology, tmp_path, server, relay, data_plane=False)
         text = edge.sip_server_config()

@@ -12,6 +12,7 @@ from tests.lab.processes import choose
 _ALL_KINDS_SEED = 3
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.netns
 async def test_random_kills(tmp_path: Path) -> None:

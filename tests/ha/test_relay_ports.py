@@ -40,7 +40,7 @@ def shunt_relay(folder: Path, pairs: int) -> Iterator[Asked]:
 def rtpproxy(folder: Path, pairs: int) -> Iterator[Asked]:
     binary = shutil.which("rtpproxy")
     if binary is None:
-        pytest.skip("no rtpproxy on PATH")
+        pytest.skip("rtpproxy is not installed")
     port = free_port(socket.SOCK_DGRAM)
     command = [binary, "-f", "-F", "-s", f"udp:{IP}:{port}", "-l", IP, "-m", str(FIRST_PORT), "-M", str(FIRST_PORT + 2 * pairs - 1), "-d", "CRIT"]
     running: list[subprocess.Popen[bytes]] = []
@@ -67,7 +67,7 @@ def _expect(holds: bool) -> None:
 
 
 Kind = Callable[[Path, int], AbstractContextManager[Asked]]
-RELAYS = pytest.mark.parametrize("kind", [shunt_relay, pytest.param(rtpproxy, marks=pytest.mark.skipif(os.geteuid() != 0, reason="rtpproxy is run as root"))])
+RELAYS = pytest.mark.parametrize("kind", [shunt_relay, pytest.param(rtpproxy, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
 
 
 class Calls:

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.lab.needs import lacking
 from tests.lab.processes import Process, open_socket
 from tests.lab.topology import LabError, Topology
 
@@ -38,8 +39,7 @@ _FIREFOX = {
 
 def missing(*browsers: str) -> str:
     """Why these browsers cannot be run here; empty: they can."""
-    lacking = [name for name in browsers if shutil.which(name) is None]
-    return f"{', '.join(lacking)}: not installed (Debian packages of these names; make setup installs them)" if lacking else ""
+    return lacking(*browsers, root=False) or ""
 
 
 class Browser:

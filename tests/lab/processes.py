@@ -24,6 +24,7 @@ from urllib.parse import quote
 import yaml
 
 from shunt.cli.daemons import PRIORITY
+from tests.lab.needs import lacking
 from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
 from tests.tools.checked import checked, program
 from tests.tools.ng import NgClient
@@ -56,7 +57,7 @@ def choose(sip_server: str = "auto", relay: str = "auto") -> tuple[str, str]:
         relay = "rtpproxy" if shutil.which("rtpproxy") else "builtin"
     for name in (sip_server, relay):
         if name != "builtin" and shutil.which(name) is None:
-            raise LabError(f"{name} is not on PATH" + (" (Debian: rtpengine-daemon)" if name == "rtpengine" else ""))
+            raise LabError(lacking(name, root=False))
     return sip_server, relay
 
 

@@ -13,30 +13,46 @@ from tests.e2e.conftest import NEEDED, lab, own_lab
 from tests.lab.processes import ROOT, Edge, choose
 from tests.lab.topology import LabError, Topology
 from tests.ng.scene import INTERFACES, TCP_PORT, Scene, scene, start
+from tests.lab.needs import need
 
 _WHERE = ROOT / "build" / "e2e"
-
-
-def _skip_without(*programs: str) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    missing = [name for name in programs if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 @pytest.fixture(scope="session", params=["kamailio", "opensips"])
 def parts(request: pytest.FixtureRequest) -> tuple[str, str]:
     """A SIP server, and rtpengine."""
-    _skip_without(*NEEDED)
-    try:
-        return choose(request.param, "rtpengine")
-    except LabError as error:
-        pytest.skip(str(error))
+    need(*NEEDED, request.param, "rtpengine")
+    return choose(request.param, "rtpengine")
+
+
+# Of what tests/e2e has for every SIP server and relay, the tests that each server has with rtpengine in every run. The flows are shared out; a death is that of a
+# process which rtpengine's protocol concerns.
+_ALWAYS = ("test_flow[{0}-caller-bye]", "test_passwords", "test_strangers", "test_nobody_gets_in", "test_without_agent", "test_rtpengine_alone", "test_answers_are")
+_SHARED = {
+    "kamailio": (
+        "early-media", "cancel", "late-offer", "reinvite-by-callee", "port-change", "hold-zero", "audio-and-video", "nat-reinvite", "trunk", "ipv4-to-ipv6",
+        "test_busy", "test_forked", "test_call_answered_twice", "test_agent_killed", "test_an_address_has_no_more",
+    ),
+    "opensips": (
+        "callee-bye", "reinvite-by-caller", "hold-sendonly", "video-switched-off", "nat-caller", "nat-callee-bye", "nat-cancel", "ipv6-to-ipv4", "ipv6-reinvite-by-callee",
+    ),
+}  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rest of the matrix of SIP servers and tests is slow."""
+    for item in items:
+        server = getattr(item, "callspec", None) and item.callspec.params.get("parts")
+        if item.path.parent != Path(__file__).parent or not isinstance(server, str):
+            continue
+        kept = [name.format(server) for name in _ALWAYS] + [name if name.startswith("test_") else f"test_flow[{server}-{name}]" for name in _SHARED[server]]
+        if not item.name.startswith(tuple(kept)):
+            item.add_marker(pytest.mark.slow)
 
 
 def _edge(tmp: Path, alone: bool, *options: str) -> Iterator[Edge]:
-    _skip_without("rtpengine", "nft", "ethtool", "nsenter")
+    need("rtpengine", "nft", "ethtool", "nsenter")
     recordings = tmp / "recordings"
     recordings.mkdir(parents=True)
     # The SIP server is not started.
@@ -52,9 +68,9 @@ def _edge(tmp: Path, alone: bool, *options: str) -> Iterator[Edge]:
             edge.stop()
 
 
-@pytest.fixture(scope="module", params=["alone", "shunt"])
+@pytest.fixture(scope="module", params=[pytest.param("alone", marks=pytest.mark.slow), "shunt"])
 def edge(request: pytest.FixtureRequest) -> Iterator[Edge]:
-    """rtpengine alone, and Shunt in front of it; one for all tests of a module."""
+    """Shunt in front of rtpengine, one for all tests of a module; and rtpengine alone, which shows what the tests may expect of it."""
     work = _WHERE / f"{request.module.__name__.rpartition('.')[2]}-{request.param}"
     shutil.rmtree(work, ignore_errors=True)
     yield from _edge(work, request.param == "alone")

@@ -143,6 +143,12 @@ class Call:
                 assert stream.repeated == 0, f"{phone.tag} got {stream.repeated} packets twice"
         assert not any(self.lost().values()), f"lost: {self.lost()}"
 
+    async def more(self, packets: int) -> None:
+        """Let every stream send so many more."""
+        streams = [stream for phone in (self.caller, self.callee) for stream in phone.streams]
+        wanted = [len(stream.sent) + packets for stream in streams]
+        await until(lambda: all(len(stream.sent) >= count for stream, count in zip(streams, wanted, strict=True)), lambda: "a phone does not send")
+
     async def talked(self, seconds: float = 0.5) -> None:
         """Let them talk, and see that the reports of both arrive."""
         await asyncio.sleep(seconds)

@@ -227,11 +227,12 @@ async def test_dtmf_goes_with_the_stream(ng: Scene) -> None:
 
 
 async def test_a_delete_stops_media_at_once(ng: Scene) -> None:
-    """What is sent after the delete is not forwarded."""
+    """What is sent once the delete has taken effect is not forwarded."""
     call = ng.call()
     await call.connect()
     await call.offloaded()
     await call.command("delete", from_tag=call.caller.tag)
+    await ng.clean()
     await asyncio.sleep(0.15)
     got = [len(phone.streams[0].got) for phone in (call.caller, call.callee)]
     await asyncio.sleep(0.5)

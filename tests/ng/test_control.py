@@ -107,20 +107,19 @@ async def test_the_agent_reaches_rtpengine_over_tcp(own_edge: Edge) -> None:
         await ng.clean()
 
 
-@pytest.mark.parametrize("own_edge", [("--timeout=6",)], indirect=True)
+@pytest.mark.parametrize("own_edge", [("--timeout=4",)], indirect=True)
 async def test_an_offloaded_call_outlives_the_relays_time_out(own_edge: Edge) -> None:
-    """rtpengine drops a call without packets after 6 s; this one is kept for as long as it talks, and dropped when it does not."""
+    """rtpengine drops a call without packets after 4 s; this one is kept for as long as it talks, and dropped when it does not."""
     async with scene(own_edge) as ng:
         call = ng.call()
         await call.connect()
         await call.offloaded()
-        await asyncio.sleep(20)
+        await asyncio.sleep(12)
         await call.offloaded()
         assert await asyncio.to_thread(own_edge.relay_sessions) == 1
         await call.hush()
-        await call.check_media(900)
-        # Both are silent: it ends after the time-out, at most 5 s late.
-        deadline = time.monotonic() + 6 + 5
+        await call.check_media()
+        deadline = time.monotonic() + 60
         while await asyncio.to_thread(own_edge.relay_sessions):
             assert time.monotonic() < deadline, "a silent call is kept"
             await asyncio.sleep(0.2)
@@ -138,13 +137,13 @@ async def test_a_call_outlives_the_death_of(own_edge: Edge, victim: str) -> None
         await asyncio.to_thread(process.kill)
         await asyncio.sleep(1.0)
         await asyncio.to_thread(getattr(own_edge, f"start_{victim}"))
-        await asyncio.sleep(2.0)
-        await call.check_media(140)
+        await call.more(50)
+        await call.check_media()
         if victim != "relay":  # that one has forgotten the call
             await call.hang_up()
         else:
             await ng.ask("delete", call_id=call.id)
-        await ng.clean(40.0)
+        await ng.clean()
 
 
 async def test_calls_of_the_relay_are_adopted(own_edge: Edge) -> None:
@@ -155,7 +154,7 @@ async def test_calls_of_the_relay_are_adopted(own_edge: Edge) -> None:
         with ng.past_the_agent():
             await call.connect()
         await asyncio.to_thread(own_edge.start_agent)
-        await call.offloaded(seconds=30)
+        await call.offloaded()
         await call.hang_up()
         await call.check_media()
         await ng.clean()

@@ -1,4 +1,4 @@
-"""The flows, attacks and failures of tests/e2e, with rtpengine and each SIP server."""
+"""The flows and attacks of tests/e2e, with rtpengine and each SIP server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import test_access, test_failures, test_flows
+from tests.e2e import test_access, test_flows
 from tests.e2e.calls import Lab, place
 from tests.lab.processes import CONFIGS, Edge, opensips_modules
 from tests.lab.topology import Topology
+from tests.lab.needs import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
 # What pytest finds here is run with the fixtures of this folder.
-globals().update({name: test for module in (test_access, test_failures, test_flows) for name, test in vars(module).items() if name.startswith("test_")})
+globals().update({name: test for module in (test_access, test_flows) for name, test in vars(module).items() if name.startswith("test_")})
 
 
 def test_rtpengine_alone_serves_the_configuration(parts: tuple[str, str], tmp_path: Path) -> None:
@@ -32,8 +33,7 @@ def test_rtpengine_alone_serves_the_configuration(parts: tuple[str, str], tmp_pa
 def test_shipped_configurations_are_valid(name: str, tmp_path: Path) -> None:
     """With all options on; addresses and module folder are this machine's."""
     server = name.partition("-")[0]
-    if shutil.which(server) is None:
-        pytest.skip(f"{server} is not on PATH")
+    need(server, root=False)
     text = (CONFIGS / f"{name}.cfg").read_text().replace("203.0.113.10", "127.0.0.1").replace("2001:db8::10", "::1")
     for option in ("AUTH", "CONFERENCES", "OTHER_AGENT"):
         text = text.replace(f"#{option}#", "").replace(f"##!define WITH_{option}", f"#!define WITH_{option}")

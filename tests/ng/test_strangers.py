@@ -59,7 +59,7 @@ async def test_an_offloaded_call_does_not_hear_a_stranger(own_edge: Edge) -> Non
         await call.connect()
         await call.offloaded()
         async with _stranger(ng, call.caller.relays[0].rtp, call.callee.relays[0].rtp) as got:
-            await asyncio.sleep(3.0)
+            await call.more(150)
             await call.offloaded()
         assert got == [] and _heard(call) == 0, (len(got), _heard(call))
         await call.hang_up()
@@ -77,7 +77,7 @@ async def test_a_reinvite_does_not_let_a_stranger_in(own_edge: Edge) -> None:
             await asyncio.sleep(0.5)
             await call.change()
             await call.offloaded()
-            await asyncio.sleep(3.5)
+            await call.more(200)
             await call.offloaded()
         learned = {leg["learned"] for leg in (await call.view())["media"][0]["legs"].values()}
         assert learned == {f"{phone.at}:{phone.ports[0]}" for phone in (call.caller, call.callee)}

@@ -20,6 +20,7 @@ import pytest
 
 from tests.lab.processes import NG_PORT, ROOT, RTPENGINE_PORT, Edge, Process
 from tests.lab.topology import Topology
+from tests.lab.needs import need
 
 _SUITE = os.environ.get("SHUNT_RTPENGINE_SUITE", "")
 _EDGE = "198.18.1.1"
@@ -45,7 +46,7 @@ _PERL = ("Bencode", "Crypt::Rijndael", "Digest::HMAC", "Digest::CRC", "Crypt::Op
 Results = list[tuple[str, str]]
 """Each check's outcome and name, and how the file ended."""
 
-pytestmark = pytest.mark.skipif(not _SUITE, reason="SHUNT_RTPENGINE_SUITE does not name a folder of rtpengine's source")
+pytestmark = pytest.mark.skipif(not _SUITE, reason="runs with SHUNT_RTPENGINE_SUITE")
 
 
 class Bench:
@@ -115,12 +116,9 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    missing = [name for name in ("rtpengine", "perl", "cc", "nft", "ethtool", "nsenter") if shutil.which(name) is None]
-    missing += [module for module in _PERL if subprocess.run(["perl", f"-M{module}", "-e", "1"], capture_output=True).returncode]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    need("rtpengine", "perl", "cc", "nft", "ethtool", "nsenter")
+    missing = [module for module in _PERL if subprocess.run(["perl", f"-M{module}", "-e", "1"], capture_output=True).returncode]
+    assert not missing, f"modules of Perl are not installed: {missing}"
     work = ROOT / "build" / "e2e" / "suite-of-rtpengine"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.lab.axe import violations
-from tests.lab.browser import CHROMIUM, Browser, missing
+from tests.lab.browser import CHROMIUM, Browser
+from tests.lab.needs import need
 from tests.lab.processes import ROOT, Process
 from tests.lab.topology import Topology
 
-_LACKING = "; ".join(filter(None, (missing(CHROMIUM), "" if os.geteuid() == 0 else "needs root")))
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+need(CHROMIUM)
+pytestmark = pytest.mark.netns
 
 PORT, TOKEN = 8077, "correct-horse"
 SERVE = f"""

@@ -56,7 +56,7 @@ def test_what_happens_in_conferences_is_counted() -> None:
 async def told(tmp_path: Path) -> AsyncIterator[str]:
     """What a running agent with every section that needs no data plane tells of itself."""
     if not Path(AGENT).exists():
-        pytest.skip(f"{AGENT} is not built (make daemons)")
+        pytest.fail(f"{AGENT} is not built (make daemons)")
     config = {
         "relays": [{"name": "r1", "socket": "udp:127.0.0.1:9", "media": [{"address": "127.0.0.1", "ports": "35000-35999"}]}],
         "data_plane": {"target": f"unix:{tmp_path}/nobody.sock"}, "hep": {"listen": f"udp:127.0.0.1:{free_port(socket.SOCK_DGRAM)}"}, "journal": {"path": str(tmp_path / "journal.sqlite")},

@@ -30,7 +30,9 @@ async def test_a_call_is_shown_told_and_recorded(tmp_path: Path) -> None:
     async with live(tmp_path) as talk:
         lab = talk.operated
         await talk.conversation("call-1")
-        await asyncio.sleep(1.5)
+        async with asyncio.timeout(60):
+            while not all(stream["packets"] > 50 for stream in rtp(await talk.ask("/v1/calls/call-1"))):
+                await asyncio.sleep(0.1)
 
         status = await talk.ask("/v1/status")
         assert (status["calls"], status["streams"]["offloaded"], status["data_plane"]["ours"]) == (1, 2, 2), status
@@ -40,7 +42,6 @@ async def test_a_call_is_shown_told_and_recorded(tmp_path: Path) -> None:
         assert (await talk.ask("/v1/calls?offset=1"))["calls"] == []
         call = await talk.ask("/v1/calls/call-1/why")
         assert {(stream["state"], stream["direction"]) for stream in rtp(call)} == {("offloaded", "caller->callee"), ("offloaded", "callee->caller")}
-        assert all(stream["packets"] > 50 for stream in rtp(call))
         assert call["media"][0]["legs"]["caller"]["learned"] == f"{talk.caller.ip}:{talk.caller.port}"
         assert call["quality"][0]["caller"]["codec"] == "PCMA"
         with pytest.raises(LabError, match="400"):
@@ -80,8 +81,9 @@ async def test_an_operator_that_is_killed_loses_nothing_and_doubles_nothing(tmp_
         await talk.conversation("before")
         lab.operator.kill()
         before = talk.callee.received[talk.caller.ssrc]
-        await asyncio.sleep(0.5)
-        assert talk.callee.received[talk.caller.ssrc] - before > 15, "media stopped with the operator"
+        async with asyncio.timeout(60):  # media goes on without the operator
+            while talk.callee.received[talk.caller.ssrc] - before <= 15:
+                await asyncio.sleep(0.02)
         await talk.bye("before")
         await talk.next_phones(1)
         await talk.conversation("without")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shunt.net import Endpoint, FiveTuple
+from tests.lab.needs import lacking
 from tests.tools.entry import LearnNotice, MediaRange, RelayEntry
 from tests.vectors import replication
 from tests.vectors.model import MEDIA, NEXTHOPS, ROUTED_MACS, ROUTES, SWITCH_ADDRESS, MAC_A, NextHop, Port
@@ -45,14 +46,12 @@ DROPS = {
 _DROP_ROWS = 8
 
 
+TOOLS = ("p4c-bm2-ss", "simple_switch", "simple_switch_CLI")
+
+
 def missing() -> str | None:
     """What running BMv2 lacks here, or None."""
-    if os.geteuid() != 0:
-        return "needs root"
-    for tool in ("p4c-bm2-ss", "simple_switch", "simple_switch_CLI"):
-        if shutil.which(tool) is None:
-            return f"{tool} is not on PATH"
-    return None
+    return lacking(*TOOLS)
 
 
 def compile_twin(directory: Path, options: Sequence[str] = (), program: str = "relay") -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.bfrt.fake_switch import running
+from tests.lab.needs import need
 from tests.p4 import bmv2, tofino
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.program import GENERATED
@@ -22,6 +23,7 @@ from tests.p4.test_vectors_tofino import ENTRIES, failures, replication_failures
 from tests.vectors.model import Port
 from tests.vectors.relay import V4
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 
@@ -48,9 +50,6 @@ def through_ptf(device: bmv2.Bmv2) -> Iterator[tofino.Frames]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Bmv2Target]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path)
     with bmv2.running(program) as device:
         yield Bmv2Target(device, bmv2.direct_counters(program))
@@ -58,9 +57,6 @@ def target(tmp_path: Path) -> Iterator[Bmv2Target]:
 
 @pytest.fixture
 def conference_target(tmp_path: Path) -> Iterator[Bmv2Target]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path, ["-DSEQUENCE=1", "-DACTIONS=bridged"], "conference")
     with bmv2.running(program) as device:
         yield Bmv2Target(device, bmv2.direct_counters(program), GENERATED / "conference.tofino1.bf-rt.json")
@@ -70,7 +66,7 @@ def conference_target(tmp_path: Path) -> Iterator[Bmv2Target]:
 async def test_vectors_of_replication(conference_target: Bmv2Target, through: str) -> None:
     """Streams, layers, copies, trees, exclusion sets and the mirror session, all over BF Runtime."""
     if through == "ptf" and importlib.util.find_spec("ptf") is None:
-        pytest.skip("the Python package ptf is not installed")
+        pytest.skip("ptf is not installed")
     device = conference_target.device
     with contextlib.nullcontext(Sockets(device)) if through == "sockets" else through_ptf(device) as frames:
         async with running(conference_target) as address, tofino.filled(address, {port: int(port) for port in Port}, [V4], conferences=True) as tables:
@@ -82,7 +78,7 @@ async def test_vectors_of_replication(conference_target: Bmv2Target, through: st
 @pytest.mark.parametrize("through", ["sockets", "ptf"])
 async def test_vectors(target: Bmv2Target, through: str) -> None:
     if through == "ptf" and importlib.util.find_spec("ptf") is None:
-        pytest.skip("the Python package ptf is not installed")
+        pytest.skip("ptf is not installed")
     device = target.device
     with contextlib.nullcontext(Sockets(device)) if through == "sockets" else through_ptf(device) as frames:
         async with running(target) as address, tofino.filled(address, {port: int(port) for port in Port}, ENTRIES) as tables:

@@ -22,6 +22,7 @@ from tests.bfrt.conference_lab import ROOM, ConferenceLab, Someone, frame, opera
 from tests.bfrt.fake_switch import running
 from tests.bfrt.switch_lab import until
 from tests.conference_control.stun import Credentials, request
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
@@ -32,6 +33,7 @@ from tests.tools.conference.rtp import parse_header
 from tests.vectors.model import MAC_RB, TO_SERVER, TO_TAGGED, NextHop, Port
 from tests.p4.conference_scene import CPU_INTERFACE, Scene, compiled, meet, meet_with_pictures, read_datagram
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 

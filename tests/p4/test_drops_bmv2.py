@@ -10,10 +10,12 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.vectors.model import HOST_A4, HOST_A6, HOST_B4, HOST_B6, MAC_A, MAC_RA, MAC_RS, MAC_S, RELAY_A4, RTP, Port
 from tests.vectors.relay import V4, V4_TO_6, packet
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 MTU = 1500
@@ -37,9 +39,6 @@ def ipv6(length: int, dst: str = HOST_B6) -> Packet:
 
 @pytest.fixture(scope="module")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bmv2.Bmv2]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     with bmv2.running(bmv2.compile_twin(tmp_path_factory.mktemp("p4"))) as made:
         nowhere = f"table_add Ingress.route Ingress.forward 198.51.100.0/24 => {int(Port.B)} 999"  # a next hop that is not there
         refused = "table_add Ingress.route Ingress.discard 10.200.0.0/16 =>"

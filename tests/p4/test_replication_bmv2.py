@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.vectors.model import TO_SERVER, Port, routed
 from tests.vectors.relay import V4, packet, relayed
 from tests.vectors.replication import ALICES, BOB, VECTORS, Replicated, copies
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 ETHERNET = 14
@@ -19,9 +21,6 @@ ETHERNET = 14
 @pytest.fixture(scope="module", params=[0, 1, 2], ids=["numbers stay", "S-LM", "S-LR"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bmv2.Bmv2, dict[str, str]]]:
     """The switch of the scene, and the names of the counters by table."""
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), [f"-DSEQUENCE={request.param}"], "conference")
     with bmv2.running(program) as made:
         made.cli([*bmv2.scene_commands(), bmv2.relay_command(V4), *bmv2.replication_commands(request.param)])

@@ -11,10 +11,12 @@ import pytest
 
 from tests.tools.conference.sequence import Cadence, LowMemory, Row, Verdict
 from tests.conference import streams, vectors
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.vectors.model import Port
 from tests.vectors.replication import ALICES, BOB, CAROL, CAMERA_6, DEPENDENCY_DESCRIPTOR, EXTENSION, Receiver, Replicated, Stream, nodes, one_byte, rtp
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 CASES = [case for case in json.loads(vectors.FILE.read_text())["cases"] if case["algorithm"] == "S-LM"]
@@ -62,9 +64,6 @@ def packet(stream: Stream, row: Row, template: int = 0, **more: object) -> Repli
 
 @pytest.fixture(scope="module")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DSEQUENCE=1"], "conference")
     with bmv2.running(program) as made:
         commands = [*bmv2.scene_commands(), *bmv2.replication_commands(1)]

@@ -13,6 +13,7 @@ import pytest
 from tests.tools.conference.rtcp import build_remb
 from tests.bfrt.conference_lab import Someone
 from tests.bfrt.switch_lab import until
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.p4.bfrt_bmv2 import Bmv2Target
 from tests.p4.browser import captured, consecutive
@@ -20,6 +21,7 @@ from tests.p4.program import GENERATED
 from tests.p4.conference_scene import Scene, compiled, meet, meet_with_pictures
 from tests.vectors.model import TO_B
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 SCHEMA = GENERATED / "conference-lr.tofino2.bf-rt.json"

@@ -10,11 +10,13 @@ import pytest
 
 from tests.tools.conference.sequence import LowRetransmission, Row, SequenceState
 from tests.conference import streams, vectors
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.p4.test_sequence_bmv2 import BURST, FIRST_SSRC, FIRST_STREAM, LAYERS, TREE, numbered
 from tests.vectors.model import Port
 from tests.vectors.replication import ALICES, BOB, DEPENDENCY_DESCRIPTOR, EXTENSION, Receiver, Replicated, Stream, nodes, one_byte, rtp
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
 
 CASES = [case for case in json.loads(vectors.FILE.read_text())["cases"] if case["algorithm"] == "S-LR" and not case["history"]]
@@ -68,9 +70,6 @@ def packet(stream: Stream, row: Row, layer: int) -> Replicated:
 
 @pytest.fixture(scope="module")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Switch]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DSEQUENCE=2"], "conference")
     with bmv2.running(program) as made:
         commands = [*bmv2.scene_commands(), *bmv2.replication_commands(2)]

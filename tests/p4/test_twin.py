@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.needs import need
 from tests.p4 import bmv2
 from tests.vectors.model import Port
 from tests.vectors.relay import DSCP_6, RTCP, V4, V4_TO_6, V6, packet
+
+need(*bmv2.TOOLS)
 
 INDEX, INDEX6 = 5, 9
 
 
 @pytest.mark.parametrize("options", [["-DACTIONS=plain", "-DRELAY6_SIZE=0"], ["-DACTIONS=bridged", "-DRELAY_KEY=hash32"], ["-DRELAY_KEY=exact", "-DCPU_PORT=5"]], ids=" ".join)
 def test_options_compile(options: list[str], tmp_path: Path) -> None:
-    if shutil.which("p4c-bm2-ss") is None:
-        pytest.skip("p4c-bm2-ss is not on PATH")
     made = json.loads(bmv2.compile_twin(tmp_path, options).read_text())
     tables = {table["name"]: table for pipeline in made["pipelines"] for table in pipeline["tables"]}
     assert tables["Ingress.relay"]["support_timeout"]
@@ -42,8 +43,6 @@ def test_options_compile(options: list[str], tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(program: str, options: str, tmp_path: Path) -> None:
-    if shutil.which("p4c-bm2-ss") is None:
-        pytest.skip("p4c-bm2-ss is not on PATH")
     with pytest.raises(RuntimeError, match="#error"):
         bmv2.compile_twin(tmp_path, options.split(), program)
 
@@ -69,9 +68,6 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program = bmv2.compile_twin(tmp_path_factory.mktemp("p4"), ["-DCOUNTED=1", "-DDELAY=1"])
     with bmv2.running(program) as switch:
         switch.cli(

@@ -7,33 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.needs import need
 from tests.p4 import bmv2
-from tests.vectors.model import TO_SERVER, Else, Port, Vector, routed
+from tests.vectors.model import Vector, expected
 from tests.vectors.relay import SWITCH_ENTRIES, V4, VECTORS, packet, relayed
 
+need(*bmv2.TOOLS)
 pytestmark = pytest.mark.netns
-
-
-def expected(vector: Vector) -> list[tuple[Port, bytes]]:
-    """Every frame that has to come out of the switch, and where."""
-    match vector.on_switch:
-        case Else.SERVER:
-            return [(Port.SERVER, routed(vector.frame, TO_SERVER))]
-        case Else.SERVER_LAST_HOP:
-            return [(Port.SERVER, routed(vector.frame, TO_SERVER, keep_ttl=True))]
-        case Else.CPU:
-            return [(Port.CPU, vector.frame)]
-        case Else.DROP:
-            return []
-        case port, frame:
-            return [(port, bytes(frame()))]
 
 
 @pytest.fixture(scope="module")
 def switch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bmv2.Bmv2]:
-    reason = bmv2.missing()
-    if reason:
-        pytest.skip(reason)
     program: Path = bmv2.compile_twin(tmp_path_factory.mktemp("p4"))
     with bmv2.running(program) as made:
         made.cli([*bmv2.scene_commands(), *map(bmv2.relay_command, SWITCH_ENTRIES)])

@@ -9,11 +9,10 @@ import pytest
 
 from tests.p4 import tofino
 from tests.p4.program import GENERATED
-from tests.p4.test_vectors_bmv2 import expected
 from tests.softswitch import schema as softswitch_schema
 from tests.tools.bfrt.schema import Schema
 from tests.vectors import replication
-from tests.vectors.model import TO_SERVER, Port, routed
+from tests.vectors.model import TO_SERVER, Port, routed, expected
 from tests.vectors.relay import COLLIDING_TOO, SWITCH_ENTRIES, VECTORS
 
 PORTS = {port: int(port) + 128 for port in Port}

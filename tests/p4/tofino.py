@@ -34,7 +34,7 @@ Key = bytes | int | tuple[str, bytes | int, bytes | int]
 def missing() -> str | None:
     """What running against a Tofino lacks here, or None."""
     if importlib.util.find_spec("ptf") is None:
-        return "the Python package ptf is not installed (pip install ptf)"
+        return "ptf is not installed"
     for variable in ("SHUNT_PTF_TARGET", "SHUNT_PTF_PORTS"):
         if variable not in os.environ:
             return f"{variable} is not set (docs/switch.md)"

@@ -36,7 +36,7 @@ def test_every_key_of_the_configuration_is_there(manual: ModuleType) -> None:
     assert keys["softswitch.capacity"][1] == "default: 262144"
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 @pytest.mark.parametrize("page", ["man_command", "man_configuration"])
 def test_pages_are_right_in_a_terminal(manual: ModuleType, page: str) -> None:
     done = subprocess.run(["groff", "-ww", "-man", "-Tascii", "-P-c", "-rLL=100n"], input=getattr(manual, page)(), capture_output=True, text=True, check=True)

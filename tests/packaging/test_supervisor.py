@@ -68,9 +68,9 @@ async def under_a_watchdog(command: str, config: Path) -> None:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        await ear.until("READY", 30.0)
+        await ear.until("READY")
         for _ in range(4):
-            await ear.until("WATCHDOG", 5.0)
+            await ear.until("WATCHDOG")
         # One that hangs shows no life: so systemd ends it.
         child.send_signal(signal.SIGSTOP)
         await asyncio.sleep(0.05)
@@ -78,7 +78,7 @@ async def under_a_watchdog(command: str, config: Path) -> None:
             while True:
                 await ear.next(PERIOD_S)
         child.send_signal(signal.SIGCONT)
-        await ear.until("WATCHDOG", 5.0)
+        await ear.until("WATCHDOG")
         child.terminate()
         await ear.until("STOPPING")
         assert await asyncio.wait_for(child.wait(), 60) == 0

@@ -76,7 +76,7 @@ def alike(command: str, expected: str, got: str, ports: dict[str, str]) -> bool:
     return True
 
 
-@pytest.mark.skipif(RTPPROXY is None, reason="no rtpproxy on PATH to compare with")
+@pytest.mark.skipif(RTPPROXY is None, reason="rtpproxy is not installed")
 @pytest.mark.parametrize("addresses", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]], ids=["one address", "bridging"])
 def test_random_commands_are_answered_as_by_rtpproxy(addresses: list[str]) -> None:
     with rtpproxy(addresses) as theirs, Relay(addresses=addresses, ports="44000-44999", quarantine=0.0) as ours:

@@ -64,10 +64,10 @@ def test_a_silent_call_ends_at_its_time_out_and_its_server_is_told(servers, tmp_
         relay.ask("U elsewhere 192.0.2.1 6000 f;1 tcp:192.0.2.7:9 T4")
         relay.ask("D deleted f")
         assert tcp.line() == b"T1.a b\n"
-        assert 1 <= time.monotonic() - started < 6
+        assert time.monotonic() - started >= 1
         assert unix.line() == b"T2\n" and bare.line() == b"T3\n"
         assert relay.ask("Q own f;1 t;1") == "E50"
-        while time.monotonic() - started < 6 and relay.ask("G nsess_timeout nsess_destroyed") != "4 5":
+        while time.monotonic() - started < 60 and relay.ask("G nsess_timeout nsess_destroyed") != "4 5":
             time.sleep(0.1)  # the last one is looked at half a second later, if a busy machine had it begin later
         assert relay.ask("G nsess_timeout nsess_destroyed") == "4 5"
         assert "192.0.2.7:9 is not permitted" in relay.log
@@ -78,16 +78,17 @@ def test_a_silent_call_ends_at_its_time_out_and_its_server_is_told(servers, tmp_
 def test_media_of_either_party_keeps_a_call_and_its_end_ends_it(servers, phone):
     tcp = servers(socket.AF_INET, ("127.0.0.1", 0))
     caller, callee = phone("127.0.0.11"), phone("127.0.0.12", ssrc=0x22222222)
-    with Relay(ttl=1, notify={"allow": ["tcp:127.0.0.1:%d" % tcp.sock.getsockname()[1]]}) as relay:
+    with Relay(ttl=2, notify={"allow": ["tcp:127.0.0.1:%d" % tcp.sock.getsockname()[1]]}) as relay:
         relay.port("U c1 %s %d f;1 tcp:127.0.0.1:%d T1" % (*caller.place, tcp.sock.getsockname()[1]))
         to_caller = relay.port("L c1 %s %d f;1 t;1" % callee.place)
         caller.talk(to_caller, 20, 0.15)
         silent = time.monotonic()
-        while time.monotonic() - silent < 0.5 and relay.ask("Q c1 f;1 t;1").split()[1] != "20":
-            pass  # a command may overtake the last packet
-        assert relay.ask("Q c1 f;1 t;1").split()[1] == "20"
+        asked: list[str] = []
+        while "20" not in asked[1:2] and time.monotonic() - silent < 1.5:  # a command may overtake the last packet
+            asked = relay.ask("Q c1 f;1 t;1").split()
+        assert asked[1] == "20"
         assert tcp.line() == b"T1\n"
-        assert 0.9 < time.monotonic() - silent < 6
+        assert time.monotonic() - silent > 1.9
 
 
 def test_keep_alives_keep_a_call_without_media():

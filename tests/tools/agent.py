@@ -24,10 +24,6 @@ AGENT = program("agent")
 T = TypeVar("T")
 
 
-class NoReply(Exception):
-    """Nobody answers a command."""
-
-
 class Agent:
     """shunt-agent with its log; a SIP server's client to its control socket and its admin API."""
 
@@ -42,7 +38,7 @@ class Agent:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.setblocking(False)
         sock.connect(("127.0.0.1", int(self.control.rpartition(":")[2])))
-        self.client = ControlClient(sock, timeout=0.2, tries=16)
+        self.client = ControlClient(sock, timeout=0.2, tries=300)
         self._popen: subprocess.Popen[bytes] | None = None
 
     def change(self, **sections: Any) -> None:
@@ -85,10 +81,9 @@ class Agent:
         return self._popen.pid
 
     async def say(self, text: str) -> bytes:
-        """The reply to a SIP server's command, repeated every 0.2 s for 3 s. Raises NoReply."""
+        """The reply to a SIP server's command, repeated every 0.2 s for a minute. Raises AssertionError without one."""
         reply = await self.client.command(text)
-        if reply is None:
-            raise NoReply(text)
+        assert reply is not None, f"{self.name} does not reply to {text}\n{self.tail()}"
         return reply
 
     async def ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:

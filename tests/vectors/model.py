@@ -150,3 +150,18 @@ ROUTES = [
 # The switch's own MAC address on each port, and an address that only its CPU can answer for.
 ROUTED_MACS = [(Port.A, MAC_RA), (Port.B, MAC_RB), (Port.SERVER, MAC_RS)]
 SWITCH_ADDRESS = "10.9.0.1"
+
+
+def expected(vector: Vector) -> list[tuple[Port, bytes]]:
+    """Every frame that has to come out of the switch, and where."""
+    match vector.on_switch:
+        case Else.SERVER:
+            return [(Port.SERVER, routed(vector.frame, TO_SERVER))]
+        case Else.SERVER_LAST_HOP:
+            return [(Port.SERVER, routed(vector.frame, TO_SERVER, keep_ttl=True))]
+        case Else.CPU:
+            return [(Port.CPU, vector.frame)]
+        case Else.DROP:
+            return []
+        case port, frame:
+            return [(port, bytes(frame()))]
