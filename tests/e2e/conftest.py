@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.calls import Lab
-from tests.lab.processes import ROOT, Edge, choose
+from tests.lab.processes import Edge, choose, work_folder
 from tests.lab.topology import LabError, Topology
 from tests.lab.needs import need
 
@@ -31,17 +31,10 @@ def parts() -> tuple[str, str]:
     return _parts()
 
 
-def _work(name: str) -> Path:
-    work = ROOT / "build" / "e2e" / name
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    return work
-
-
 @pytest.fixture(scope="module")
 def lab(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Lab]:
     """One lab for all tests of a module: they leave it as they found it."""
-    work = _work(request.module.__name__.rpartition(".")[2])
+    work = work_folder(request.module.__name__.rpartition(".")[2])
     with Topology("e2e") as topology, Edge(topology, work, *parts) as edge:
         yield Lab(topology, edge, work)
 
@@ -49,7 +42,7 @@ def lab(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Lab]
 @pytest.fixture
 def own_lab(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab of the test's own, for tests that kill parts of it."""
-    work = _work(request.node.name.replace("/", "-"))
+    work = work_folder(request.node.name.replace("/", "-"))
     topology = Topology("e2e")
     with topology:
         with Edge(topology, work, *parts) as edge:

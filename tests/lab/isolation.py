@@ -18,13 +18,15 @@ _MOUNTS = (
     ("mount", "-t", "sysfs", "sysfs", "/sys"),
     ("mount", "-t", "bpf", "bpf", "/sys/fs/bpf"),
     ("mount", "-t", "tmpfs", "tmpfs", "/run/netns"),
+    ("mount", "-t", "tmpfs", "tmpfs", "/run/shunt-lab"),
     ("ip", "link", "set", "lo", "up"),
 )
 
 
 def isolate() -> None:
     """Moves the calling thread, and what it starts from now on, to network and mount namespaces of its own. Needs root; OSError or CalledProcessError otherwise."""
-    os.makedirs("/run/netns", exist_ok=True)
+    for folder in ("/run/netns", "/run/shunt-lab"):
+        os.makedirs(folder, exist_ok=True)
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS | _CLONE_NEWNET):
         error = ctypes.get_errno()
         raise OSError(error, f"unshare: {os.strerror(error)}")

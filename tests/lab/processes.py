@@ -49,6 +49,14 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def work_folder(name: str) -> Path:
+    """An empty folder in build/e2e for logs and configurations; each worker of a parallel run has its own."""
+    folder = ROOT / "build" / "e2e" / os.environ.get("PYTEST_XDIST_WORKER", "") / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
 def choose(sip_server: str = "auto", relay: str = "auto") -> tuple[str, str]:
     """Which SIP server and relay to run: what was asked for, or what is on PATH. Raises LabError for what is not there."""
     if sip_server == "auto":

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.agent_daemon.conftest import binaries  # noqa: F401
 from tests.agent_daemon.lab import Lab
 from tests.networks.field import lab
 
@@ -24,7 +23,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
 
         def get(relay: str, with_shunt: bool) -> Lab:
             if relay != "shunt-relay" and shutil.which(relay) is None:
-                pytest.skip(f"{relay} is not on PATH")
+                pytest.skip(f"{relay} is not installed")
             key = (relay, with_shunt)
             if key not in made:
                 work = tmp_path_factory.mktemp(f"{relay}-{'shunt' if with_shunt else 'alone'}")

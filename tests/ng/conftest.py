@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import NEEDED, lab, own_lab
-from tests.lab.processes import ROOT, Edge, choose
+from tests.lab.processes import Edge, choose, work_folder
 from tests.lab.topology import LabError, Topology
 from tests.ng.scene import INTERFACES, TCP_PORT, Scene, scene, start
 from tests.lab.needs import need
-
-_WHERE = ROOT / "build" / "e2e"
 
 
 @pytest.fixture(scope="session", params=["kamailio", "opensips"])
@@ -71,8 +69,7 @@ def _edge(tmp: Path, alone: bool, *options: str) -> Iterator[Edge]:
 @pytest.fixture(scope="module", params=[pytest.param("alone", marks=pytest.mark.slow), "shunt"])
 def edge(request: pytest.FixtureRequest) -> Iterator[Edge]:
     """Shunt in front of rtpengine, one for all tests of a module; and rtpengine alone, which shows what the tests may expect of it."""
-    work = _WHERE / f"{request.module.__name__.rpartition('.')[2]}-{request.param}"
-    shutil.rmtree(work, ignore_errors=True)
+    work = work_folder(f"{request.module.__name__.rpartition('.')[2]}-{request.param}")
     yield from _edge(work, request.param == "alone")
 
 
@@ -87,6 +84,5 @@ async def ng(edge: Edge) -> AsyncIterator[Scene]:
 @pytest.fixture
 def own_edge(request: pytest.FixtureRequest) -> Iterator[Edge]:
     """An edge of the test's own with Shunt, for tests that kill parts of it or have other time-outs: options of rtpengine as indirect parameter."""
-    work = _WHERE / request.node.name.replace("/", "-").replace("[", "-").rstrip("]")
-    shutil.rmtree(work, ignore_errors=True)
+    work = work_folder(request.node.name.replace("/", "-").replace("[", "-").rstrip("]"))
     yield from _edge(work, False, *getattr(request, "param", ()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from shunt.export.hep import HepPacket
 from tests.e2e.calls import Lab
 from tests.e2e.conftest import parts
-from tests.lab.processes import ROOT, Edge, open_socket
+from tests.lab.processes import Edge, open_socket, work_folder
 from tests.lab.topology import Topology
 from tests.tools.hep import decode
 
@@ -70,9 +69,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(parts: tuple[str, str], request: pytest.FixtureRequest) -> Iterator[Watched]:
-    work = ROOT / "build" / "e2e" / request.module.__name__.rpartition(".")[2]
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work = work_folder(request.module.__name__.rpartition(".")[2])
     with Topology("watch") as topology:
         homer = open_socket(topology, "edge", socket.AF_INET, socket.SOCK_DGRAM)
         homer.bind(("127.0.0.1", HOMER_PORT))

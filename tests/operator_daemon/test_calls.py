@@ -31,7 +31,7 @@ async def test_a_call_is_shown_told_and_recorded(tmp_path: Path) -> None:
         lab = talk.operated
         await talk.conversation("call-1")
         async with asyncio.timeout(60):
-            while not all(stream["packets"] > 50 for stream in rtp(await talk.ask("/v1/calls/call-1"))):
+            while not all((stream["packets"] or 0) > 50 for stream in rtp(await talk.ask("/v1/calls/call-1/why"))):
                 await asyncio.sleep(0.1)
 
         status = await talk.ask("/v1/status")
