@@ -148,6 +148,7 @@ class Caller(Phone):
     def __init__(self, topology: Topology, host: str = "caller") -> None:
         super().__init__(topology, host, 0)
         self.call_id = secrets.token_hex(8)
+        self.content_type = "application/sdp"
         self._to, self._routes, self._contact = f"<sip:{NUMBER}@{EDGE_IP}>", list[str](), f"sip:{NUMBER}@{EDGE_IP}"
 
     def call(self, text: str | None = None, number: str = NUMBER) -> int:
@@ -198,5 +199,5 @@ class Caller(Phone):
         lines = [f"{method} {self._contact} SIP/2.0", f"Via: SIP/2.0/UDP {own};branch=z9hG4bK{self.call_id}{branch or secrets.token_hex(4)};rport"]
         lines += [f"Route: {route}" for route in self._routes]
         lines += [f"From: <sip:caller@{self.ip}>;tag=caller", f"To: {self._to}", f"Call-ID: {self.call_id}", f"CSeq: {number} {method}"]
-        lines += [f"Contact: <sip:caller@{own}>", "Max-Forwards: 70", *(["Content-Type: application/sdp"] if text else []), f"Content-Length: {len(text)}", "", text]
+        lines += [f"Contact: <sip:caller@{own}>", "Max-Forwards: 70", *([f"Content-Type: {self.content_type}"] if text else []), f"Content-Length: {len(text)}", "", text]
         self.sip.sendto("\r\n".join(lines).encode(), (EDGE_IP, 5060))
