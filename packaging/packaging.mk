@@ -32,7 +32,7 @@ install: daemons build/packaging/libraries/.ready build/packaging/manual/shunt.1
 	@packaging/install.sh "$(DESTDIR)" "$(PREFIX)" $(PYTHON)
 
 # Of the commit that --version names, and of nothing else that may lie here.
-deb deb-test images oci-test: export SHUNT_COMMIT := $(shell git describe --always --dirty --abbrev=12 2>/dev/null)
+install deb deb-test images oci-test: export SHUNT_COMMIT := $(shell git describe --always --dirty --abbrev=12 2>/dev/null)
 
 ## make deb        a Debian package in build/
 deb: $(DEB)

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -237,15 +238,16 @@ mount -t sysfs sysfs {root}/sys
 mount -t bpf bpf {root}/sys/fs/bpf
 mount --rbind /dev {root}/dev
 mount -t tmpfs tmpfs {root}/run
-exec chroot {root} /usr/bin/env -i {environment} PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 sh -c 'cd /root/shunt && {line}'
+exec chroot {root} /usr/bin/env -i SYSTEMD_OFFLINE=1 {environment} PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 sh -c 'cd /root/shunt && {line}'
 """
 # How this machine reaches package mirrors, where that is not the default.
-_MIRRORS = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CERT", "CARGO_HTTP_CAINFO", "CARGO_NET_RETRY")
-_FILES = ("etc/resolv.conf", "etc/hosts", "etc/apt/sources.list", "etc/apt/sources.list.d/debian.sources", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt", "root/.cargo/config.toml")
+_MIRRORS = ("http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "CARGO_NET_RETRY")
+_CERTIFICATES, _CERTIFICATES_THERE = Path("/etc/ssl/certs/ca-certificates.crt"), "/etc/ssl/mirrors.crt"
+_FILES = ("etc/resolv.conf", "etc/hosts", "etc/apt/sources.list", "etc/apt/sources.list.d/debian.sources", "root/.cargo/config.toml")
 
 
 class BuildMachine:
-    """A clean Debian with make, git and a clone of this commit. It shares the network of this machine, from which packages come."""
+    """A clean Debian with make, git and a clone of this commit, without a running systemd. It shares the network of this machine, from which packages come."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
@@ -257,12 +259,17 @@ class BuildMachine:
             if there.exists():
                 here.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(there, here)
+        if _CERTIFICATES.exists():
+            shutil.copyfile(_CERTIFICATES, self.root / _CERTIFICATES_THERE[1:])
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, self.root / "root/shunt"], check=True)
         self.shell("apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends make git")
 
     def shell(self, line: str) -> str:
         """A line that the reader types as root in the clone. Prints how long it took; raises AssertionError with the end of its output where it fails."""
-        environment = " ".join(f"{name}={os.environ[name]}" for name in _MIRRORS if name in os.environ)
+        variables = {name: os.environ[name] for name in _MIRRORS if name in os.environ}
+        if _CERTIFICATES.exists():
+            variables |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "CARGO_HTTP_CAINFO"), _CERTIFICATES_THERE)
+        environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         script = _BUILD.format(root=self.root, environment=environment, line=line)
         began = time.monotonic()
         done = subprocess.run(
