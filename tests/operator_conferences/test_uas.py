@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -215,6 +216,30 @@ def test_what_cannot_be_understood_is_said(scene: Scene) -> None:
     for data in (b"", b"\xff\x00", b"INVITE\r\n\r\n", b"SIP/2.0 abc\r\n\r\n", b"BYE sip:x SIP/2.0\r\nVia: x\r\nCSeq: y\r\nFrom: a\r\nTo: b\r\nCall-ID: c\r\n\r\n"):
         scene.agent.receive(data, PHONE)
     assert scene.transactions == []
+
+
+def _mutated(generator: random.Random, data: bytes) -> bytes:
+    made = bytearray(data)
+    for _ in range(generator.randint(1, 6)):
+        at = generator.randrange(len(made))
+        piece = generator.choice([b"", b":", b";", b"\r\n", b"\x00", b"99999999999", b"[", b"<", b'"', b"=", b"\xff", bytes(made[generator.randrange(len(made)) :][:20])])
+        made[at : at + generator.choice([0, 0, 1, 8])] = piece
+    return bytes(made)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_datagram_may_come(scene: Scene, seed: int) -> None:
+    generator, received = random.Random(seed), list[bytes]()
+    receive = scene.agent.receive
+    scene.agent.receive = lambda data, source: (received.append(data), receive(data, source))[1]  # type: ignore[method-assign]
+    tag = scene.call(headers=("Supported: timer",))
+    scene.put("UPDATE", 2, SDP, to_tag=tag)
+    scene.put("CANCEL", 2, to_tag=tag)
+    scene.put("OPTIONS", 3)
+    received += [bytes(message) for message in scene.sent]
+    for _ in range(200):
+        receive(_mutated(generator, generator.choice(received)), PHONE)
+    scene.clock.pass_by(100)
 
 
 def test_one_change_at_a_time(scene: Scene) -> None:

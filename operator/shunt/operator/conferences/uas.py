@@ -377,6 +377,8 @@ class UserAgent:
     def _put(self, request: SipRequest, response: SipResponse) -> None:
         via = parse_via(response.headers.get("via")[0])
         port = via.rport if via.rport and via.rport.isdigit() else str(via.port or 5060)
+        if not 0 < int(port) < 65536:
+            raise ValueError(f"port {port} in Via")
         sent = bytes(response), ((via.received or via.host).strip("[]"), int(port))
         if (served := self._served.get(_key(request))) is not None:
             served.response = sent
