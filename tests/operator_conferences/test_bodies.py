@@ -11,7 +11,7 @@ import pytest
 from shunt.operator.conferences.bodies import Unsupported, session_description
 
 SDP = "v=0\r\no=- 1 1 IN IP4 192.0.2.7\r\ns=-\r\nc=IN IP4 192.0.2.7\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n"
-PIDF = b'<?xml version="1.0"?>\r\n<presence xmlns="urn:ietf:params:xml:ns:pidf" entity="pres:ann@example.org"/>\r\n'
+PIDF = b'<?xml version="1.0"?>\r\n<presence xmlns="urn:ietf:params:xml:ns:pidf" entity="sip:ann@example.org"/>\r\n'
 ISUP = bytes([0x01, 0x11, 0x00, 0x0D, 0x0A, 0x2D, 0x2D, 0xFF, 0x0D, 0x00, 0x0A, 0x85])
 ISUP_HEAD = "Content-Type: application/ISUP;version=nxv3;base=etsi121\r\nContent-Disposition: signal;handling=optional\r\n"
 
