@@ -33,6 +33,7 @@ async def test_a_call_is_shown_with_its_counters(tmp_path: Path) -> None:
     """State, reason, latched addresses and the data plane's own counters, read when they are asked for."""
     async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
         await talking(scene)
+        on_the_relay = scene.caller.sent
         await asyncio.sleep(0.5)
         await scene.caller.hush()
         await scene.callee.hush()
@@ -40,7 +41,7 @@ async def test_a_call_is_shown_with_its_counters(tmp_path: Path) -> None:
         call = await admin.call("call-1")
         streams = rtp(call)
         assert {(stream["state"], stream["reason"]) for stream in streams.values()} == {("offloaded", "offloaded")}
-        assert scene.caller.sent - 10 <= streams["caller"]["counters"]["packets"] <= scene.caller.sent
+        assert scene.caller.sent - on_the_relay <= streams["caller"]["counters"]["packets"] <= scene.caller.sent
         leg = call["lines"][0]["caller"]
         assert leg["latched"] == leg["signalled"] == f"{scene.caller.ip}:{scene.caller.port}"
         page = await admin.calls(state="offloaded")

@@ -90,7 +90,7 @@ async def test_a_damaged_journal_is_moved_aside_and_calls_are_served(tmp_path: P
         else:
             journal.write_bytes(b"x" * 9000 if damage == "garbage" else journal.read_bytes()[:6000])
         await asyncio.to_thread(scene.lab.start_agent)
-        found = await until(scene, lambda found: found["data_plane"]["orphans"] == 0 and found["calls"] == 1, 15)
+        found = await until(scene, lambda found: found["data_plane"]["orphans"] == 0 and found["calls"] == 1)
         assert found["journal"]["error"] is None
         assert len(list(tmp_path.glob("journal.sqlite.damaged-*"))) == (damage != "row")
         assert await scene.client.command("Uc8 call-2 10.0.0.1 6000 A;1") is not None

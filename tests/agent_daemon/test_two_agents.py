@@ -60,7 +60,7 @@ class Second:
 
     def start_agent(self) -> None:
         self.agent.start().await_listening("udp", CONTROL)
-        self.agent.await_unix(self.admin, 30)
+        self.agent.await_unix(self.admin)
 
     def stop(self) -> None:
         self.agent.stop()

@@ -47,7 +47,7 @@ async def _calls(here: Scene, first: int, natted: bool) -> list[float]:
         to_caller, to_callee = await here.call(f"c{number}", natted=natted)
         here.caller.talk(to_caller)
         here.callee.talk(to_callee)
-        delays += await here.until_offloaded(f"c{number}", 8.0)
+        delays += await here.until_offloaded(f"c{number}")
         await here.caller.hush()
         await here.callee.hush()
         assert here.caller.foul == here.callee.foul == 0, "what was sprayed has reached a phone"

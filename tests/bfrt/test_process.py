@@ -100,7 +100,7 @@ def test_an_end_in_order_though_nobody_reads_the_log(process: Softswitch) -> Non
         with Plane(process.target, bind=True) as plane:  # a client that comes and goes is a line of the log
             assert plane.insert([other(1)]) == [None]
         child.terminate()
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
     finally:
         child.kill()
         child.wait()

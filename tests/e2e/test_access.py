@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 
 def _register(topology: Topology, work: Path, user: str, name: str, password: str) -> None:
     extra = ("-key", "contact_port", "5071", "-au", name, "-ap", password)
-    Sipp(topology, work, "callee", "register_password", sip_port=5900, media_port=31900, user=user, calls=1, extra=extra).start().finish(10)
+    Sipp(topology, work, "callee", "register_password", sip_port=5900, media_port=31900, user=user, calls=1, extra=extra).start().finish()
 
 
 def test_passwords(parts: tuple[str, str], tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_strangers_are_refused(parts: tuple[str, str], tmp_path: Path) -> None:
             register(topology, tmp_path, "callee", "bob", 5071)
         caller = Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5080, media_port=6000, user="0123", calls=1).start()
         with pytest.raises(LabError, match="403"):
-            caller.finish(10)
+            caller.finish()
 
 
 def test_nobody_gets_in_with_a_dialog_of_his_own_making(parts: tuple[str, str], tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_nobody_gets_in_with_a_dialog_of_his_own_making(parts: tuple[str, str], 
         try:
             for route in (";r=1", ";did=1.1;sides=conf;families=conf;since=2000000000;sig=0123456789abcdef0123456789abcdef"):
                 extra = ("-key", "route", route, "-key", "trunk", f"{CALLEE_IP}:5060")
-                Sipp(topology, tmp_path, "caller", "uac_stranger", sip_port=5080, media_port=6000, user="0123", calls=20, rate=50, extra=extra).start().finish(20)
+                Sipp(topology, tmp_path, "caller", "uac_stranger", sip_port=5080, media_port=6000, user="0123", calls=20, rate=50, extra=extra).start().finish()
             with pytest.raises(TimeoutError):
                 trunk.recv(4096)
         finally:
@@ -93,11 +93,11 @@ def test_an_address_has_no_more_calls_than_allowed(parts: tuple[str, str], tmp_p
                 assert time.monotonic() < deadline, f"two calls did not come up: {edge.calls()}"
                 time.sleep(0.05)
             with pytest.raises(LabError, match="503"):
-                Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish(10)
+                Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish()
             assert edge.status()["commands"]["offer" if parts[1] == "rtpengine" else "U"] == 2
-            talking.finish(30)
-            Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish(20)
-            callee.finish(10)
+            talking.finish()
+            Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish()
+            callee.finish()
         finally:
             talking.stop()
             callee.stop()

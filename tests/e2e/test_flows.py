@@ -93,7 +93,7 @@ def test_forked_call_follows_the_branch_that_answers(lab: Lab) -> None:
             views += [view for view in lab.edge.calls() if not view["ended"]]
             time.sleep(0.05)
         for sipp in (caller, winner, loser):
-            sipp.finish(10)
+            sipp.finish()
     finally:
         for sipp in (caller, winner, loser):
             sipp.stop()
@@ -131,7 +131,7 @@ def test_call_answered_twice_goes_on_when_one_answer_is_hung_up(lab: Lab) -> Non
     caller = Sipp(lab.topology, lab.work, "caller", "uac_two_answers", sip_port=5080, media_port=6000, user="twice", **common).start()
     try:
         for sipp in (caller, first, late):
-            sipp.finish(20)
+            sipp.finish()
     finally:
         for sipp in (caller, first, late):
             sipp.stop()
@@ -192,8 +192,8 @@ def _talked_on_for_ms(lab: Lab) -> tuple[float, float]:
             if ended is None and not caller.process.alive:
                 ended = time.monotonic()
             assert time.monotonic() < deadline, "the call did not end"
-        caller.finish(5)
-        callee.finish(5)
+        caller.finish()
+        callee.finish()
     finally:
         talker.close()
         caller.stop()

@@ -112,7 +112,7 @@ async def test_redis_dies_and_comes_back(pair: Pair) -> None:
     await a.say("D c1 A B")
     await pair.holds("10.91.4.2", "10.91.2.2")
     pair.redis.start()
-    await a.until(lambda s: s["journal"]["pending"] == 0, 5)
+    await a.until(lambda s: s["journal"]["pending"] == 0)
     assert (await a.get())["role"] == "active" and (await b.get())["role"] == "standby"
     a.kill()
     await b.say("V")
@@ -127,7 +127,7 @@ async def test_an_emptied_redis_is_filled_again(pair: Pair) -> None:
         path.unlink()
     pair.redis.start()
     await asyncio.sleep(1.0)
-    await pair.a.until(lambda s: s["role"] == "active" and s["journal"]["pending"] == 0 and s["data_plane"]["planned"] == 2, 5)
+    await pair.a.until(lambda s: s["role"] == "active" and s["journal"]["pending"] == 0 and s["data_plane"]["planned"] == 2)
     assert "it was emptied" in pair.a.text()
     pair.a.kill()
     await pair.b.say("V")
@@ -144,16 +144,16 @@ async def test_the_agent_in_charge_is_cut_off_from_redis(tmp_path: Path) -> None
         await pair.start()
         await pair.offloaded(pair.a, "before", 1)
         await bridge.stop()
-        await pair.b.until(lambda s: s["data_plane"]["connected"] is False and "another client owns" in pair.b.text(), 10)
+        await pair.b.until(lambda s: s["data_plane"]["connected"] is False and "another client owns" in pair.b.text())
         await pair.offloaded(pair.a, "meanwhile", 2)
         kept = pair.table
         assert len(kept) == 4
         await asyncio.sleep(3.0)
         await bridge.start()
-        await pair.a.until(lambda s: s["role"] == "active" and s["journal"]["pending"] == 0 and "was cut off" in pair.a.text(), 12)
+        await pair.a.until(lambda s: s["role"] == "active" and s["journal"]["pending"] == 0 and "was cut off" in pair.a.text())
         assert pair.table == kept
         pair.a.kill()
-        await pair.b.until(lambda s: s["role"] == "active" and s["calls"] == 2 and s["data_plane"]["planned"] == 4, 15)
+        await pair.b.until(lambda s: s["role"] == "active" and s["calls"] == 2 and s["data_plane"]["planned"] == 4)
 
 
 async def test_a_hung_redis_holds_no_call_up(pair: Pair) -> None:

@@ -45,8 +45,8 @@ class PairEdge(Edge):
         mine.pop("hep", None)
         self.other_config.write_text(yaml.safe_dump(mine))
         self._await_role(API_PORT, "active")
-        self.other.start().await_unix(self.other_admin, 30)
-        self.other_operator.start().await_listening("tcp", OTHER_API, 30)
+        self.other.start().await_unix(self.other_admin)
+        self.other_operator.start().await_listening("tcp", OTHER_API)
         self._await_role(OTHER_API, "standby")
 
     def _await_role(self, port: int, role: str) -> dict:

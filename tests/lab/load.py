@@ -98,7 +98,7 @@ class Phones:
     def __exit__(self, *exc: object) -> None:
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(5)
+        self._process.wait(60)
 
     def say(self, *lines: str) -> None:
         """Commands to the generator (bench/rtpload.c)."""

@@ -322,7 +322,7 @@ class Edge:
             shutil.rmtree(self.pin_dir, ignore_errors=True)
 
     def start_softswitch(self) -> None:
-        self.softswitch.start().await_unix(self.bfrt, 30)
+        self.softswitch.start().await_unix(self.bfrt)
 
     def start_relay(self) -> None:
         self.relay.start().await_listening("udp", self.relay_port)
@@ -353,7 +353,7 @@ class Edge:
 
     def start_agent(self) -> None:
         """Start the agent, and the operator daemon where it does not run; wait until that has this agent's status."""
-        self.agent.start().await_unix(self.admin, 30)
+        self.agent.start().await_unix(self.admin)
         if not self.operator.alive:
             self.operator.start()
         self._await_status(lambda status: status["agent"]["reachable"] and status["agent"]["pid"] == self.agent.pid)

@@ -73,7 +73,7 @@ class LocalRedis:
         """SIGKILL."""
         if self._popen is not None:
             self._popen.kill()
-            self._popen.wait(5)
+            self._popen.wait(60)
             self._popen = None
 
 

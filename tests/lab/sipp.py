@@ -89,7 +89,7 @@ class Sipp:
             self.process.await_listening("udp", self.sip_port)
         return self
 
-    def finish(self, seconds: float) -> None:
+    def finish(self, seconds: float = 60.0) -> None:
         """Wait for the process's end. Raises LabError if it takes longer or if a call did not go as the scenario says."""
         status = self.process.wait(seconds)
         if status != 0:
@@ -118,7 +118,7 @@ def register(topology: Topology, work: Path, host: str, user: str, contact_port:
     """Register a user of the edge's SIP server with a contact on a host. Raises LabError when refused."""
     port = 5900 + next(_registrations) % 90
     sipp = Sipp(topology, work, host, "register", sip_port=port, media_port=31900, user=user, version=version, calls=1, extra=("-key", "contact_port", str(contact_port)))
-    sipp.start().finish(10)
+    sipp.start().finish()
 
 
 _registrations = itertools.count()

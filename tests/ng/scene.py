@@ -155,7 +155,7 @@ class Call:
         for sender, receiver in ((self.caller, self.callee), (self.callee, self.caller)):
             for out, into in zip(sender.streams, receiver.streams, strict=False):
                 if out.reports:
-                    await until(lambda out=out, into=into: out.ssrc in into.rtcp_got, lambda sender=sender: f"no report of {sender.tag} has arrived", 5)
+                    await until(lambda out=out, into=into: out.ssrc in into.rtcp_got, lambda sender=sender: f"no report of {sender.tag} has arrived")
 
 
 class Scene:

@@ -84,7 +84,7 @@ class Bench:
                 edge.await_data_plane()
                 results = self._run(name, "shunt", NG_PORT)
                 edge.agent.stop()
-                assert edge.agent.wait(10) in (0, -signal.SIGTERM), edge.agent.tail()
+                assert edge.agent.wait(60) in (0, -signal.SIGTERM), edge.agent.tail()
                 return results
         finally:
             edge.stop()

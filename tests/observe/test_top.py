@@ -69,7 +69,7 @@ def test_top_lives_on_a_terminal_and_ends_with_q(api) -> None:
         seen += _read_until(master, "waiting for it", 10)
         view.broken = False
         os.write(master, b"q")
-        assert process.wait(5) == 0, seen
+        assert process.wait(60) == 0, seen
     finally:
         process.kill()
         process.wait()

@@ -52,7 +52,7 @@ class OperatorLab(Lab):
 
     def start_operator(self) -> None:
         """Start it, and wait until it follows the agent's events."""
-        self.operator.start().await_listening("tcp", API_PORT, 30)
+        self.operator.start().await_listening("tcp", API_PORT)
         self.until(lambda: self.edge.status()["events"]["connected"])
 
     def stop(self) -> None:

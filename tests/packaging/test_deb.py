@@ -214,7 +214,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     assert [child.poll() for child in (agent, softswitch, relay, operator)] == [None] * 4
     for child, name in ((softswitch, "shunt-softswitch"), (agent, "shunt-agent"), (operator, "shunt-operator")):
         child.terminate()
-        assert child.wait(15) == 0, host.log(name)
+        assert child.wait(60) == 0, host.log(name)
         assert sorted(path.name for path in (host.root / "sys/fs/bpf/shunt").iterdir()) == pins, "entries stay while it is away"
         host.service(name)
     assert host.await_agent()["calls"] == 1
@@ -225,7 +225,7 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
     for child in host._children:
         if child.poll() is None:
             child.terminate()
-            child.wait(15)
+            child.wait(60)
     host.run("dpkg", "--remove", "shunt")
     assert not (host.root / "sys/fs/bpf/shunt").exists() and (host.root / "etc/shunt/shunt.yaml").exists()
     host.run("dpkg", "--purge", "shunt")

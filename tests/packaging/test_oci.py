@@ -222,7 +222,7 @@ def test_a_call_through_containers(store: Store, tmp_path: Path) -> None:
             edge.replace(edge.softswitch, edge.agent)
             _await(lambda: edge.status()["calls"] == 1 and edge.status()["streams"].get("offloaded", 0) >= 2, 30, "the call is found again", edge)
             caller.finish(90)
-            callee.finish(30)
+            callee.finish()
             assert (caller.counts().succeeded, caller.counts().failed) == (1, 0)
             _await(lambda: edge.status()["data_plane"]["entries"] == 0, 15, "no entry is left after the BYE", edge)
             for capture in captures:

@@ -32,7 +32,7 @@ def rtpproxy(addresses: list[str]) -> Iterator[UdpClient]:
     finally:
         client.close()
         process.terminate()
-        process.wait(5)
+        process.wait(60)
 
 
 def random_command(rng: random.Random, bridging: bool) -> str:

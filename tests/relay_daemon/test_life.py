@@ -78,7 +78,7 @@ def test_a_configuration_by_a_file_descriptor():
         process.stdin.close()
         assert process.stdout.readline().startswith("READY relay ready: commands on udp:127.0.0.1:")
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         process.stdout.close()
 
 

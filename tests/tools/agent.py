@@ -63,7 +63,7 @@ class Agent:
         """SIGKILL; a stopped one too."""
         if self._popen is not None and self._popen.poll() is None:
             self._popen.kill()
-            self._popen.wait(5)
+            self._popen.wait(60)
 
     def wait(self, seconds: float) -> int:
         """Its exit code. Raises subprocess.TimeoutExpired."""
