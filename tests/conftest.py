@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.lab.isolation import isolate
 from tests.skips import remedy
@@ -15,6 +20,7 @@ from tests.skips import remedy
 # poller finds its descriptor closed, and aborts.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
+ROOT = Path(__file__).resolve().parents[1]
 _SKIPPED = pytest.StashKey[Counter[str]]()
 
 
@@ -28,6 +34,29 @@ def pytest_configure(config: pytest.Config) -> None:
             isolate()
     else:
         config.pluginmanager.register(_Skips(config))
+
+
+class _Groups(LoadScopeScheduling):
+    """Gives the tests of a file to one worker, since they share its fixtures, and those of all files marked as of one group too.
+
+    xdist's own `loadgroup` marks tests in a field that pytest 9.2 does not read.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.partition("::")[0])
+
+
+@functools.cache
+def _group(path: str) -> str:
+    """What a file's tests are marked with as a whole, `xdist_group("NAME")`; else the file's own path."""
+    found = re.search(r'^pytestmark = [^@]*?xdist_group\("(\w+)"\)', (ROOT / path).read_text(), re.MULTILINE)
+    return found[1] if found else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Groups | None:
+    """For `--dist loadgroup`."""
+    return _Groups(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
