@@ -27,6 +27,7 @@ from tests.tools.conference.rtp import MediaError
 from tests.conference_control.lab import Bridge
 from tests.lab.ports import free_port
 from tests.lab.processes import open_socket
+from tests.tools.cache import cached
 
 CLIPS = 4
 FPS, GOP, FRAMES = 30, 16, 64
@@ -40,7 +41,7 @@ _CLOCK = {"audio": RATE, "video": 90_000}
 _FORMAT = {"audio": "opus/48000/2", "video": "VP8/90000"}
 _ID_BITS, _NUMBER_BITS = 4, 8
 _FIRST_PORT = 42_000
-_SILENCE_S = 1.0
+_SILENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ def read_squares(luma: np.ndarray) -> tuple[int, int]:
 
 
 @functools.cache
+@cached()
 def pictures(sender: int) -> Clip:
     """VP8 in three temporal layers, a key frame every GOP frames."""
     sink, frames, originals = _Packets(), [], []
@@ -121,6 +123,7 @@ def tone_of(sender: int) -> int:
 
 
 @functools.cache
+@cached()
 def sound(sender: int) -> Clip:
     """Opus, 20 ms to a packet."""
     sink, frames = _Packets(), []

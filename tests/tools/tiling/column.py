@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.tools.tiling import clips, rtp
+from tests.tools.cache import cached
+from tests.tools.tiling import clips, rtp, sliced
 from tests.tools.tiling.clips import Clip, Picture
 from tests.tools.tiling.sliced import Codec, guarded
 
 GUARD = 48
 
 
+@cached(clips.__file__, sliced.__file__)
 def clip(kind: str, rate: int, seconds: float, *, seed: int = 1, start: float = 0.0, profile: str = "baseline", intra: int = 1, guard: bool = False, x264: str = "") -> Clip:
     """A clip by x264, each `intra`th picture an IDR picture."""
     count = int(rate * seconds)

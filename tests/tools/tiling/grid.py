@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.tools.tiling import clips, rtp
+from tests.tools.cache import cached
+from tests.tools.tiling import clips, rtp, sliced
 from tests.tools.tiling.clips import Clip, Picture
 from tests.tools.tiling.sliced import Codec, guarded
 
 WIDTH, HEIGHT, GUARD = 256, 192, 48
 
 
+@cached(clips.__file__, sliced.__file__)
 def clip(kind: str, rate: int, seconds: float, *, seed: int = 1, start: float = 0.0, intra: int = 1, guard: bool = False, width: int = WIDTH, x265: str = "") -> Clip:
     """A clip by x265, each `intra`th picture an IDR picture. FFmpeg 8.0 decodes sample adaptive offsets in coding trees of 16 otherwise than x265 does."""
     count, band = int(rate * seconds), GUARD * guard

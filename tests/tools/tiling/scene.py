@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.tools.cache import cached
 from tests.tools.tiling import clips, rtp
 from tests.tools.tiling.clips import Clip, Payloads, Picture
 from tests.tools.tiling.program import Events
@@ -10,6 +11,7 @@ WIDTH, HEIGHT = 176, 144
 H261 = 31
 
 
+@cached(clips.__file__)
 def h261_clip(kind: str, rate: int, seconds: float, *, seed: int = 1, start: float = 0.0, bit_rate: int = 100_000, intra: int = 12) -> Clip:
     """A clip that begins at `start`, each `intra`th picture coded intra."""
     count = int(rate * seconds)
