@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import permutations
 
 import pytest
@@ -102,13 +101,15 @@ def test_media_goes_on_over_a_process_that_is_killed(lab: Lab, process: str) -> 
     before = lab.await_design("nra")
     if process == "agent":
         lab.agent.kill()
-        time.sleep(1.0)
+        for party in parties:
+            party.await_packets(*(other for other in parties if other is not party))
         lab.start_agent()
     else:
         lab.softswitch.kill()
-        time.sleep(1.0)
+        for party in parties:
+            party.await_packets(*(other for other in parties if other is not party))
         lab.start_softswitch()
-    after = lab.await_design("nra", 20)
+    after = lab.await_design("nra")
     assert [member["participant"] for member in after["members"]] == [member["participant"] for member in before["members"]]
     assert [member["media"][0]["address"] for member in after["members"]] == [member["media"][0]["address"] for member in before["members"]]
     new = lab.party("callee", "new")

@@ -76,13 +76,13 @@ def test_numbers_outlive_a_process_that_is_killed(lab: Lab, process: str) -> Non
     lab.await_design("nra")
     if process == "agent":
         lab.agent.kill()
-        time.sleep(0.5)
+        hear_each_other(parties)
         lab.start_agent()
     else:
         lab.softswitch.kill()
-        time.sleep(0.5)
+        hear_each_other(parties)
         lab.start_softswitch()
-    lab.await_design("nra", 20)
+    lab.await_design("nra")
     hear_each_other(parties)
     for party in parties:
         party.hush()

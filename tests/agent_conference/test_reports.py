@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+import pytest
+
 from bench.feedback import percentile, reports
 
 IN_ROOM = 50
@@ -13,6 +15,7 @@ FACTOR = 4
 """How much later than copies of a process that does nothing else; on a machine without other work it is 1 to 2."""
 
 
+@pytest.mark.slow
 def test_sender_reports_pass_at_once_in_a_room_of_fifty() -> None:
     """In 1 ms (p99); where the machine's other work makes that impossible, not much later than what a process of a few lines sends in turns with the agent."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def load():
-    if os.geteuid() != 0 or not shutil.which("clang"):
-        pytest.skip("needs root and clang")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
     if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("the generator needs a core of its own")
+        pytest.skip("needs two processors")
     require(*(ROOT / f"build/bench/obj/{source.name.removesuffix('.bpf.c')}.o" for source in (ROOT / "bench").glob("*.bpf.c")))
     with Wires() as wires, Load(wires) as made:
         yield made

@@ -25,7 +25,7 @@ from tests.tools.conference.rtcp import build_nack, build_pli, build_remb, build
 
 def live(test):
     """For tests that make network namespaces."""
-    return pytest.mark.netns(pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces")(test))
+    return pytest.mark.netns(pytest.mark.skipif(os.geteuid() != 0, reason="needs root")(test))
 
 
 def step(copies: list[tuple[int, int, float]], *, sent: int = 2, receivers: int = 2, **more: float) -> dict:
@@ -198,6 +198,7 @@ def test_the_report_is_one_file_and_says_what_is_not_to_be_quoted(capsys: pytest
     assert report.print_figures(results) == 1
 
 
+@pytest.mark.slow
 @live
 def test_meetings_are_loaded_and_their_packets_followed() -> None:
     assert (two := meetings.load(Design.TWO_PARTY, 200_000))["streams"] == 4 and two["probed"] == 4
@@ -205,6 +206,7 @@ def test_meetings_are_loaded_and_their_packets_followed() -> None:
     assert (found["meetings"], found["trees"], found["streams"], found["probed"]) == (2, 30, 20, 20) and found["nodes"] == 2 * 3 * 10 * 9
 
 
+@pytest.mark.slow
 @live
 def test_the_whole_bench_in_small(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "OUTPUT", tmp_path)

@@ -10,13 +10,11 @@ import pytest
 from bench import iperf
 from bench.load import Load
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.xdist_group("browser")]  # the load takes a processor
 
 
 @pytest.mark.parametrize("way", iperf.WAYS)
 def test_datagrams_arrive_by_way_of_the_relay(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str):
-    if iperf.missing():
-        pytest.skip(iperf.missing())
     monkeypatch.setattr(iperf.FullShunt, "further", 50_000)
     found = iperf.measure(load.wires, tmp_path, load.other_cpus, way, 1.0)
     assert found["sent"] > 100 and found["lost"] < found["sent"]

@@ -17,7 +17,7 @@ from bench.runs import spread
 from tests.softswitch import bpf
 from tests.softswitch.testrun import XDP_DROP
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("browser")]  # the load takes a processor
 
 
 def _receive(load: Load, sequence: list[int], *, port: int | None = None, garble: bool = False) -> np.void:
@@ -86,6 +86,7 @@ def test_frames_that_are_not_as_they_should_be_are_not_counted_as_received(load)
     assert (int(found["corrupt"]), int(found["packets"])) == (3, 0)
 
 
+@pytest.mark.slow
 def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
     load.route(20)
     with load.direct():
@@ -104,6 +105,7 @@ def test_frames_cross_the_wire_by_the_clock_and_with_correct_checksums(load):
     assert found.received == found.sent > 0
 
 
+@pytest.mark.slow
 def test_what_comes_after_a_run_is_as_urgent_as_before(load):
     """The generator has precedence while it sends, and its session with it; the next test has none."""
     session = Path("/proc/self/autogroup")
@@ -123,6 +125,7 @@ def test_a_session_without_a_nice_value_of_its_own_has_none(tmp_path, text, nice
     assert instrument.session_nice(group) == nice
 
 
+@pytest.mark.slow
 def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypatch):
     # Between two calls the kernel waits for grace periods, and frames that were due then would be late or given up.
     calls = []
@@ -138,6 +141,7 @@ def test_a_run_is_one_call_into_the_kernel_and_ends_with_its_time(load, monkeypa
     assert 1.0 <= took < 4.0, "a call without an end is ended from outside"
 
 
+@pytest.mark.slow
 def test_frames_are_handed_over_together_when_the_last_of_them_is_due(load):
     load.route(50)
     with load.direct():
@@ -148,6 +152,7 @@ def test_frames_are_handed_over_together_when_the_last_of_them_is_due(load):
     assert found.softirqs < found.received / 5 and apart.softirqs > apart.received / 2
 
 
+@pytest.mark.slow
 def test_udp_checksums_are_accepted_by_a_socket(load):
     """The relay host's own stack verifies what the generator made: a wrong checksum would be dropped."""
     import socket
@@ -164,6 +169,7 @@ def test_udp_checksums_are_accepted_by_a_socket(load):
     assert len(packet) == instrument.RTP_BYTES and packet[0] == 0x80 and packet[1] == 8
 
 
+@pytest.mark.slow
 def test_lost_packets_are_lost(load):
     load.route([(40100, 40102)] * 1)
     found = load.run(500, 0.4)  # nobody relays
@@ -211,6 +217,7 @@ def test_a_noisy_baseline_says_so():
     assert len(found["remarks"]) == 3 and all("to be quoted" in text for text in found["remarks"])
 
 
+@pytest.mark.slow
 def test_softirqs_of_other_programs_are_not_the_loads(load):
     """Traffic over this process's own loopback runs in its own softirqs, and must not be charged to a relay."""
     import socket

@@ -9,14 +9,14 @@ import pytest
 from bench.load import Load
 from bench.peers import PEERS, Peer, Shunt
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.xdist_group("browser")]  # the load takes a processor
 CALLS = 10
 
 
 @pytest.mark.parametrize("cls", PEERS, ids=lambda cls: cls.name)
 def test_a_peer_relays_every_packet_to_its_phone(load: Load, tmp_path: Path, cls: type[Peer]):
     if cls.missing():
-        pytest.skip(cls.missing())
+        pytest.skip(f"{cls.name} is not installed")
     peer = cls(load.wires, tmp_path, load.other_cpus)
     try:
         load.route(peer.start(CALLS))

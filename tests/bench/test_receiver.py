@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,7 +16,6 @@ def coded(kind: str, count: int) -> list[bytes]:
     return clips.encode("libx264", clips.frames(kind, "8", count), "8", preset="veryfast", **options)
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason=receiver.ABSENT)
 def test_a_receiver_of_four_streams_spends_more_than_one_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four streams of noise against one: about four times as many macroblocks. That it is more than half as much holds on a busy machine too."""
     monkeypatch.setattr(receiver, "RUNS", 3)
@@ -31,8 +29,6 @@ def test_a_receiver_of_four_streams_spends_more_than_one_of_one(monkeypatch: pyt
 
 def test_every_picture_is_decoded(tmp_path: Path) -> None:
     """FFmpeg counts what it has decoded: all pictures of all streams, though they have no timestamps."""
-    if shutil.which("ffmpeg") is None:
-        pytest.skip(receiver.ABSENT)
     files = [tmp_path / name for name in ("one", "other")]
     for file, count in zip(files, (5, 7), strict=True):
         file.write_bytes(b"".join(coded("testsrc", count)) * 3)

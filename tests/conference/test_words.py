@@ -39,9 +39,7 @@ class COutcome(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory) -> ctypes.CDLL:
-    compiler = shutil.which("clang") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (clang)")
+    compiler = shutil.which("clang") or "cc"
     folder = tmp_path_factory.mktemp("words")
     (folder / "words.c").write_text(SOURCE)
     library = folder / "words.so"

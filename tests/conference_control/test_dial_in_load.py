@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.conference_control.lab import Bridge, bridge, sip_server
-from tests.conference_control.room import NEEDS as pytestmark
+from tests.conference_control.room import NEEDS as pytestmark, need
 from tests.lab.processes import Process
 from tests.lab.sipp import SCENARIOS, address
 from tests.lab.topology import EDGE_IP, Topology
@@ -133,11 +133,10 @@ def check_records(host: str, packets: np.ndarray, records: list[dict], lost: int
     assert not wrong, f"{host}: {'; '.join(wrong)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["kamailio", "opensips"])
 def test_many_dial_in_and_none_loses_a_packet(tmp_path: Path, server: str) -> None:
-    for name in (server, "sipp", "tcpdump"):
-        if shutil.which(name) is None:
-            pytest.skip(f"needs {name}")
+    need(server)
     with bridge(tmp_path) as room:
         room.operator.stop()
         room.agent.stop()

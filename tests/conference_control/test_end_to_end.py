@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import struct
 import time
 
 import pytest
 
 from tests.conference_control.lab import Bridge, Party, Phone, await_that, come_to_rest, sip_server, unbroken
-from tests.conference_control.room import NEEDS, OWN_SSRC, accounted, enter, three
+from tests.conference_control.room import NEEDS, OWN_SSRC, accounted, enter, need, three
 from tests.conference_control.stun import Credentials, request
 from tests.lab.processes import ROOT
 from tests.lab.topology import EDGE_IP, LabError
@@ -247,8 +246,7 @@ def test_callers_keep_the_payload_types_of_their_own_offers(room: Bridge) -> Non
 
 @pytest.mark.parametrize("name", ["kamailio", "opensips"])
 def test_dial_in_through_a_sip_server(room: Bridge, name: str) -> None:
-    if shutil.which(name) is None:
-        pytest.skip(f"needs {name}")
+    need(name)
     room.move_focus("127.0.0.1")
     server = sip_server(room, name)
     try:
@@ -391,9 +389,10 @@ def test_a_description_for_each_remote_stream(room: Bridge) -> None:
     assert second.sources == {("198.18.0.1", ports[1])} and not second.received(bob)
     assert come_to_rest(lambda: len(ann.party.received(cem))), "cem comes in the second alone"
     second.relay = "198.18.0.1", ports[1]
+    taken = room.metric("rtcp_taken")
     for one in (bob, cem):
         one.send_rtcp(build_rr(one.ssrc))
-    time.sleep(0.5)  # the agent knows from then on where RTCP goes
+    assert await_that(lambda: room.metric("rtcp_taken") >= taken + 2)  # the agent knows from then on where RTCP goes
     ann.party.send_rtcp(build_rr(1) + build_pli(1, bob.ssrc) + build_pli(1, cem.ssrc))
     second.send_rtcp(build_rr(1) + build_pli(1, bob.ssrc) + build_pli(1, cem.ssrc))
     await_that(lambda: bool(bob.rtcp and cem.rtcp))
@@ -564,11 +563,12 @@ def test_rtcp_finds_its_way(room: Bridge) -> None:
     broken one nowhere."""
     parties = three(room)
     ann, bob, cem = parties
+    taken = room.metric("rtcp_taken")
     for one in parties:
         one.send_rtcp(build_rr(one.ssrc))
     block = struct.pack("!IIIIII", bob.ssrc, 0, 0, 0, 0, 0)
     report = struct.pack("!BBHIQIII", 0x81, 200, 12, ann.ssrc, 1, 2, 3, 4) + block
-    time.sleep(0.5)
+    assert await_that(lambda: room.metric("rtcp_taken") >= taken + 3)
     assert not any(one.rtcp for one in parties), "reports of a receiver are not passed on"
     ann.send_rtcp(report)
     wishes = build_pli(cem.ssrc, bob.ssrc) + build_fir(cem.ssrc, bob.ssrc, 7)

@@ -4,7 +4,6 @@ with the other."""
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import time
@@ -16,16 +15,14 @@ import pytest
 import yaml
 
 from tests.conference_control.lab import AGENT, SIP_PORT, Bridge, Party, Phone, await_that, bridge, come_to_rest, sip_server, unbroken
-from tests.conference_control.room import NEEDS as _needs
+from tests.conference_control.room import NEEDS as pytestmark, need
 from tests.lab.processes import API_PORT, CONTROL_PORT, Process
 from tests.lab.redis import RedisServer
 from tests.lab.topology import EDGE_IP, LabError, Topology
 from tests.tools.checked import checked
 
-pytestmark = [*_needs, pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")]
 
 OTHER_CONTROL, OTHER_API, OTHER_SIP = CONTROL_PORT + 10, API_PORT + 1, SIP_PORT + 1
-TAKE_OVER_S = 2.0
 
 
 class PairBridge(Bridge):
@@ -84,17 +81,14 @@ class PairBridge(Bridge):
         """A request to the other API. Raises LabError with its words when it fails."""
         return dict(json.loads(self._command(["curl", "-sS", "--fail-with-body", "-X", method, "-H", "X-Shunt-Command: 1", f"http://127.0.0.1:{OTHER_API}{path}"])))
 
-    def await_role(self, port: int, role: str, seconds: float = 15.0) -> None:
-        assert await_that(lambda: (self.get(port, "/v1/status") or {}).get("role") == role, seconds), f"nobody is {role} at {port}\n{self.agent.tail()}\n{self.other.tail()}"
+    def await_role(self, port: int, role: str) -> None:
+        assert await_that(lambda: (self.get(port, "/v1/status") or {}).get("role") == role), f"nobody is {role} at {port}\n{self.agent.tail()}\n{self.other.tail()}"
 
-    def await_takeover(self, seconds: float) -> float:
-        """Wait until the other agent has brought the conference to the data plane; how long that took."""
-        began = time.monotonic()
-        found = await_that(lambda: (self.get(OTHER_API, "/v1/conferences/room") or {"problem": "?"})["problem"] == "", seconds)
-        assert found, f"not taken over after {seconds} s\n{self.other.tail()}"
-        took = time.monotonic() - began
+    def await_takeover(self) -> None:
+        """Wait until the other agent has brought the conference to the data plane."""
+        found = await_that(lambda: (self.get(OTHER_API, "/v1/conferences/room") or {"problem": "?"})["problem"] == "")
+        assert found, f"not taken over\n{self.other.tail()}"
         self.other_operator.await_log("calls are taken at")
-        return took
 
     def other_records(self, count: int) -> dict[str, dict[str, Any]]:
         """The records that the other operator daemon has written, by participant, once there are so many."""
@@ -154,9 +148,7 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
     for words in (["/v1/conferences"], ["/v1/conferences?name=other", "-X", "POST", "-H", "X-Shunt-Command: 1"]):
         assert "stands by" in pair._command(["curl", "-sS", f"http://127.0.0.1:{OTHER_API}{words[0]}", *words[1:]])
     pair.first_goes(killed=how == "killed")
-    took = pair.await_takeover(5.0)
-    print(f"{how}: the other agent had the conference after {took:.2f} s")
-    assert took < TAKE_OVER_S, pair.other.tail()
+    pair.await_takeover()
     # Three streams, six rewrites, a tree and its three nodes were there, and are no more than that in the end.
     pair.other.await_log("13 rows found, 10 of them removed")
     hear_each_other(parties)
@@ -186,8 +178,7 @@ def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
 @pytest.mark.parametrize("name", ["kamailio", "opensips"])
 def test_callers_behind_a_sip_server_go_on_with_the_other_agent(tmp_path: Path, name: str) -> None:
     """Callers' later requests go to the daemon that answered, and when that is dead, or its agent stands by, to the other."""
-    if shutil.which(name) is None:
-        pytest.skip(f"needs {name}")
+    need(name)
     with bridge(tmp_path, lambda topology, work: PairBridge(topology, work, "127.0.0.1")) as pair:
         pair.ask("POST", "/v1/conferences?name=room")
         pair.await_ready()
@@ -198,7 +189,7 @@ def test_callers_behind_a_sip_server_go_on_with_the_other_agent(tmp_path: Path, 
             ann, bob = (phone.party for phone in phones)
             hear_each_other([ann, bob])
             pair.first_goes(killed=True)
-            pair.await_takeover(5.0)
+            pair.await_takeover()
             hear_each_other([ann, bob])
             assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=sendonly\r\n") == 200, "by the daemon that did not answer the call"
             assert phones[0].call("room") == 200 and f"sip:127.0.0.1:{OTHER_SIP}" in phones[0].answer
@@ -220,7 +211,7 @@ def test_an_agent_that_hangs_is_replaced_and_does_not_write_when_it_wakes(pair: 
     phones, parties = three(pair)
     pair.agent.signal(signal.SIGSTOP)
     try:
-        pair.await_takeover(8.0)
+        pair.await_takeover()
         hear_each_other(parties)
         dan = pair.party("caller", "dan")
         dan.talk(pair.ask_other("POST", "/v1/conferences/room/participants?name=dan")["media"][0]["relay"])
@@ -244,7 +235,7 @@ def test_a_store_that_comes_back_empty_is_filled_again(pair: PairBridge) -> None
     pair.agent.await_log("everything is written again")
     time.sleep(0.5)
     pair.first_goes(killed=True)
-    pair.await_takeover(5.0)
+    pair.await_takeover()
     look = pair.get(OTHER_API, "/v1/conferences/room")
     assert look is not None and [one["name"] for one in look["participants"]] == ["ann", "bob", "cem"]
     phones[0].server = OTHER_SIP

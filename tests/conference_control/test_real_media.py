@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.importorskip("av", reason="needs PyAV (FFmpeg) for real pictures and sound: make setup-all")
-
 import numpy as np
 
 from tests.tools.conference.rtcp import build_remb, build_rr
 from tests.conference_control import media
-from tests.conference_control.lab import Bridge
+from tests.conference_control.lab import Bridge, await_that
 from tests.conference_control.media import FRAMES, GOP, RATE, SOUND_S, Person, decode, pictures, read_squares, tone_of
 from tests.conference_control.room import NEEDS as pytestmark
 
@@ -28,6 +26,16 @@ def await_pictures(receiver: Person, *senders: Person, count: int = 5) -> None:
     while time.monotonic() < deadline and not all(len(receiver.packets_of(one, "video")) >= count for one in senders):
         time.sleep(0.02)
     assert all(len(receiver.packets_of(one, "video")) >= count for one in senders), f"{receiver.name} sees not all"
+
+
+def await_shown(sender: Person, count: int) -> None:
+    """Wait until somebody has sent so many pictures."""
+    assert await_that(lambda: len(sender.shown) >= count), f"{sender.name} has sent {len(sender.shown)} pictures"
+
+
+def await_frames(receiver: Person, sender: Person, count: int) -> None:
+    """Wait until packets of so many pictures of a sender have come."""
+    assert await_that(lambda: len({data[4:8] for data in receiver.packets_of(sender, "video")}) >= count), f"{receiver.name} sees too few of {sender.name}"
 
 
 def seen(receiver: Person, sender: Person) -> list[int]:
@@ -67,17 +75,18 @@ def test_three_see_and_hear_each_other_over_joins_and_leaves(room: Bridge) -> No
             one.enter(room)
         await_pictures(ann, bob)
         await_pictures(bob, ann)
-        time.sleep(0.7)
+        await_shown(ann, 20)
         asked = ann.key_frames_asked
         cem.enter(room)
         room.await_design("NRA")
         await_pictures(cem, ann, bob)
         await_pictures(ann, cem)
-        time.sleep(1.2)
+        for receiver, sender in ((ann, bob), (bob, ann), (ann, cem), (cem, ann), (bob, cem), (cem, bob)):
+            await_frames(receiver, sender, 2 * GOP)
         assert ann.key_frames_asked > asked, "who joins is given a picture to begin with"
         room.ask("DELETE", "/v1/conferences/room/participants/bob")
         room.await_design("two-party")
-        time.sleep(0.6)
+        await_shown(ann, len(ann.shown) + GOP)
     finally:
         for one in (ann, bob, cem):
             one.leave()
@@ -97,9 +106,10 @@ def test_three_see_and_hear_each_other_over_joins_and_leaves(room: Bridge) -> No
     least = {("ann", "cem"): 15, ("cem", "ann"): 15}
     for (receiver, sender), numbers in zip(pairs, frames):
         assert len(numbers) >= least.get((receiver.name, sender.name), 12), f"{receiver.name} of {sender.name}: {len(numbers)} frames"
-    assert max(ann.shown) < FRAMES and media.FPS * 2 < len(ann.shown)
+    assert max(ann.shown) < FRAMES
 
 
+@pytest.mark.slow
 def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge) -> None:
     """By what it says it can take, 30 pictures/s become 15 and 7.5, and 30 again; a decoder shows each that comes as it was."""
     ann, bob, cem = (Person(room, host, name, number) for number, (host, name) in enumerate((("caller", "ann"), ("callee", "bob"), ("natcaller", "cem")), 1))
@@ -151,6 +161,7 @@ def test_a_slow_receivers_pictures_come_less_often_and_never_break(room: Bridge)
     assert [step for step, _ in itertools.groupby(order)] == [1, 2, 4, 2, 1], runs
 
 
+@pytest.mark.slow
 def test_ten_with_pictures_and_sound(room: Bridge) -> None:
     """Ten, one after the other; two leave in mid-stream. What all others get of each other has no gap, and decodes."""
     hosts = ("caller", "callee", "natcaller")

@@ -24,12 +24,6 @@ _OPTIONS = [
 ]
 
 
-def missing() -> str | None:
-    """Why there is no Chromium here."""
-    gone = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return f"{' and '.join(gone)} not installed" if gone else None
-
-
 def _free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

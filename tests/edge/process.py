@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("SHUNT_EDGE") or str(ROOT / "target/release/shunt-edge")
-_START_S, _END_S = 30, 15  # seconds, with a busy machine in mind
+_START_S, _END_S = 120, 120
 
 LIMITS = {
     "sessions": 100,

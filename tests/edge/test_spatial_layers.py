@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.edge.chromium import Chromium, missing
+from tests.edge.chromium import Chromium
 from tests.edge.narrow import Narrow
 from tests.edge.plain import Plane, is_rtcp
 from tests.edge.process import Edge
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 WIDTH, HEIGHT = 960, 540  # the smallest of which Chromium makes three layers
 # args: scalability mode. The upper half moves; the lower half is eight colours.
@@ -136,8 +136,8 @@ class Scene:
         found = self.stats(name)
         return found.get("frameWidth") == width and found.get("framesDecoded", 0) > 20
 
-    def watch(self, name: str, frames: int) -> dict[str, float]:
-        """What grew while a browser decoded so many frames; each time that it is looked at, it shows the right colours."""
+    def watch(self, name: str, frames: int) -> None:
+        """Wait until a browser has decoded so many frames; each time that it is looked at, it shows the right colours."""
         before = self.stats(name)
         deadline = time.monotonic() + 120
         while (now := self.stats(name))["framesDecoded"] < before["framesDecoded"] + frames:
@@ -146,8 +146,6 @@ class Scene:
             for at, colour in enumerate(colours):
                 assert max(abs(a - b) for a, b in zip(colour, _colour(at * 45), strict=True)) < 60, f"{name}: {colours}"
             time.sleep(0.2)
-        keys = ("framesDecoded", "totalFreezesDuration", "freezeCount", "pliCount", "packetsLost", "nackCount", "keyFramesDecoded")
-        return {key: now.get(key, 0) - before.get(key, 0) for key in keys}
 
 
 def _colour(hue: int) -> tuple[float, float, float]:
@@ -176,15 +174,13 @@ def test_a_narrow_link_gets_the_lower_layers(chromium: Chromium, codec: str, mod
             scene.wait("bob gets less", lambda: (scene.sent("bob")["layers_sent"] or 3) < 3 and (scene.stats("bob")["frameWidth"] or WIDTH) < WIDTH)
             # What waited in the queue before is over.
             scene.watch("bob", 20)
-            less = scene.watch("bob", 60)
+            scene.watch("bob", 60)
             assert scene.sent("bob")["other_layer"] > 0
             assert scene.stats("bob")["frameWidth"] < WIDTH, "there is no room for more"
-            assert less["totalFreezesDuration"] < 2, less
 
             proxy.limit(scene.session("bob")["remote"], None)
             scene.wait("bob gets all again", lambda: scene.shows("bob", WIDTH) and scene.sent("bob")["layers_sent"] == 3)
-            again = scene.watch("bob", 40)
-            assert again["totalFreezesDuration"] < 2, again
+            scene.watch("bob", 40)
 
             after = scene.stats("carl")
             assert (after["packetsLost"], after["nackCount"], after["frameWidth"]) == (0, 0, WIDTH), after

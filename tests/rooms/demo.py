@@ -25,7 +25,7 @@ from tests.rooms.lab import RoomLab, hears, lobby, report, room_lab, sees
 OUTPUT = ROOT / "build" / "demo-browsers"
 ROOM = "room"  # its name begins as those of rooms that phones call
 PEOPLE = (("ann", "caller", CHROMIUM), ("bob", "callee", FIREFOX), ("cem", "natcaller", CHROMIUM))
-_PICTURE_S = 20.0
+_PICTURE_S = 120.0
 
 
 def enter(room: RoomLab, browser: Browser, whose: int, others: list[str]) -> float | None:

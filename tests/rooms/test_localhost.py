@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab.axe import violations
-from tests.lab.browser import CHROMIUM, missing
 from tests.lab.party import await_that
-from tests.rooms import lab, pictures
+from tests.rooms import pictures
 from tests.rooms.lab import RoomLab, hears, lobby, report, room_lab, sees
 
-_LACKING = "; ".join(filter(None, (missing(CHROMIUM), lab.lacking(), "" if os.geteuid() == 0 else "needs root")))
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("programs"), pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -14,28 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.conference_control.lab import Phone, sip_server
-from tests.lab.browser import CHROMIUM, Browser, missing
+from tests.lab.browser import CHROMIUM, Browser
 from tests.lab.party import await_that
 from tests.lab.processes import ROOT, Process, open_socket
 from tests.lab.topology import Topology
-from tests.rooms import lab
 from tests.rooms.lab import MEDIA_IP, RoomLab, hears, lobby
 from tests.tools.tone import AMPLITUDE, HEARD, PCMA, Talk, TonePhone
 
 MIXER = os.environ.get("SHUNT_MIXER") or str(ROOT / "target/release/shunt-mixer")
-_LACKING = "; ".join(
-    filter(
-        None,
-        (
-            missing(CHROMIUM),
-            lab.lacking(),
-            "" if os.geteuid() == 0 else "needs root",
-            "" if shutil.which("kamailio") else "kamailio is not installed",
-            "" if Path(MIXER).exists() else f"{MIXER} is not built",
-        ),
-    )
-)
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("programs"), pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 PORT = 45_000
 ROOM = "caller-room"  # its name begins as those of rooms that phones call, and Opus is what browsers have in it

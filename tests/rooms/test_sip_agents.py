@@ -5,7 +5,6 @@ Both send audio and video and get the others', over WebSockets in the clear (JsS
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import sys
@@ -16,11 +15,10 @@ from typing import Any
 import pytest
 
 from tests.conference_control.lab import Phone, sip_server
-from tests.lab.browser import CHROMIUM, FIREFOX, Browser, missing
+from tests.lab.browser import CHROMIUM, FIREFOX, Browser
 from tests.lab.party import await_that
-from tests.lab.processes import ROOT, LabError, Process, opensips_modules
+from tests.lab.processes import ROOT, Process, opensips_modules
 from tests.lab.topology import EDGE_IP
-from tests.rooms import lab
 from tests.rooms.demo import ROOM, enter
 from tests.rooms.lab import RoomLab, report, room_lab
 
@@ -28,26 +26,25 @@ LIBRARIES = ROOT / "build" / "sip-agents"
 PAGE = ROOT / "tests" / "rooms" / "sip"
 _PORT = 8099
 _FETCHED = all((LIBRARIES / name).exists() for name in ("jssip.js", "sip.js"))
-_LACKING = "; ".join(
-    filter(
-        None,
-        (missing(CHROMIUM, FIREFOX), lab.lacking(), "" if os.geteuid() == 0 else "needs root", "" if _FETCHED else "JsSIP and SIP.js were not fetched (make setup-all, with npm on PATH)"),
-    )
-)
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("programs"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(not _FETCHED, reason="npm cannot fetch the SIP user agents"),
+]
 
 
 def _lacks(server: str) -> str:
     """What this SIP server lacks here for WebSockets; empty: nothing."""
-    if shutil.which(server) is None:
-        return f"{server} is not installed"
     if server == "kamailio":
-        return "; ".join(f"kamailio-{package}-modules is not installed" for name, package in (("websocket", "websocket"), ("tls", "tls")) if not glob.glob(f"/usr/lib/*/kamailio/modules/{name}.so"))
-    try:
-        modules = opensips_modules()
-    except LabError as error:
-        return str(error)
-    return "; ".join(f"OpenSIPS has no module {name}" for name in ("proto_ws", "proto_wss", "tls_openssl") if not (modules / f"{name}.so").exists())
+        return ""
+    if shutil.which(server) is None:
+        return "OpenSIPS is not installed"
+    modules = opensips_modules()
+    return "" if all((modules / f"{name}.so").exists() for name in ("proto_ws", "proto_wss", "tls_openssl")) else "OpenSIPS is not installed with WebSockets"
 
 
 class Agent:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.lab.browser import CHROMIUM, Browser, missing
+from tests.lab.browser import Browser
 from tests.lab.party import await_that
-from tests.rooms import lab, pictures
+from tests.rooms import pictures
 from tests.rooms.lab import RoomLab, lobby, report, room_lab, sees
 
-_LACKING = "; ".join(filter(None, (missing(CHROMIUM), lab.lacking(), "" if os.geteuid() == 0 else "needs root")))
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.xdist_group("browser"), pytest.mark.slow, pytest.mark.usefixtures("programs"), pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 ROOM = "stage"
 # The page's cameras send in three temporal layers; here in two spatial ones besides (pictures of 480 by 270 have no third), by one codec.

@@ -18,16 +18,14 @@ import pytest
 
 from shunt.admin import AdminClient
 from tests.lab.axe import violations
-from tests.lab.browser import CHROMIUM, Browser, missing
+from tests.lab.browser import Browser
 from tests.lab.party import await_that
 from tests.lab.processes import open_socket
 from tests.lab.topology import CALLER_IP, Topology
-from tests.rooms import lab
-from tests.rooms.test_mixed import MIXER, MixedRoom
+from tests.rooms.test_mixed import MixedRoom
 from tests.tools.tiling import clips, rtp
 
-_LACKING = "; ".join(filter(None, (missing(CHROMIUM), lab.lacking(), "" if os.geteuid() == 0 else "needs root", "" if Path(MIXER).exists() else f"{MIXER} is not built")))
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.xdist_group("browser"), pytest.mark.usefixtures("programs"), pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 ROOM, RATE, H264 = "room", 10, 97
 COLOURS = {"ann": (81, 90, 240), "bob": (41, 240, 110)}  # red and blue, as Y, Cb and Cr
@@ -141,6 +139,7 @@ def test_each_participant_is_shown_by_its_tile(room: MixedRoom, tmp_path: Path) 
             source.close()
 
 
+@pytest.mark.slow
 def test_each_tiled_stream_comes_by_a_line_of_its_own(room: MixedRoom, tmp_path: Path) -> None:
     """Two streams of one tile each; then a mixer that begins anew, whose streams are others."""
     room.ask("POST", f"/v1/conferences?name={ROOM}")

@@ -13,11 +13,9 @@ import pytest
 
 from tests.lab.party import await_that
 from tests.lab.processes import ROOT
-from tests.rooms import lab
 from tests.rooms.lab import RoomLab, room_lab
 
-_LACKING = "; ".join(filter(None, (lab.lacking(), "" if os.geteuid() == 0 else "needs root")))
-pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.skipif(bool(_LACKING), reason=_LACKING)]
+pytestmark = [pytest.mark.netns, pytest.mark.e2e, pytest.mark.usefixtures("programs"), pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +37,6 @@ def gstreamer(room: RoomLab, host: str, action: str, link: dict[str, str], secon
     return subprocess.Popen(room.topology.enter(host, *argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def _gstreamer_lacks() -> str:
-    try:
-        found = subprocess.run(["/usr/bin/python3", "tests/rooms/gstreamer.py", "check"], capture_output=True, text=True, cwd=ROOT, check=False)
-    except OSError as error:
-        return str(error)
-    return "" if found.returncode == 0 else (found.stderr.strip().splitlines() or ["GStreamer cannot be asked"])[-1]
-
-
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     """What it says at its end."""
     words, error = process.communicate(timeout=120)
@@ -55,7 +45,7 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("codec", ["VP8", "H264"])
+@pytest.mark.parametrize("codec", ["VP8", pytest.param("H264", marks=pytest.mark.slow)])
 def test_aiortc_publishes_and_watches(room: RoomLab, codec: str) -> None:
     name = f"stage-{codec}"
     publisher = client(room, "caller", "publish", room.link(name, role="publish"), codec, 120)
@@ -75,7 +65,6 @@ def test_aiortc_publishes_and_watches(room: RoomLab, codec: str) -> None:
     assert await_that(lambda: not room.at_edge())
 
 
-@pytest.mark.skipif(bool(_gstreamer_lacks()), reason=f"no GStreamer with WebRTC: {_gstreamer_lacks()}")
 def test_gstreamer_publishes_and_watches(room: RoomLab) -> None:
     """Its certificates are of RSA."""
     publisher = gstreamer(room, "caller", "publish", room.link("gst", role="publish"), 120)

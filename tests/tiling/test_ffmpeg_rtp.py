@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +10,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.tools.conference.rtp import parse_header
 from tests.tools.tiling import clips, program, rtp, scene
@@ -24,7 +22,6 @@ def ffmpeg(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["ffmpeg", "-hide_banner", "-loglevel", "error", "-y", *arguments], stdin=subprocess.DEVNULL)
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed (Debian: ffmpeg)")
 def test_h261_from_ffmpeg_and_to_ffmpeg(tiling: Path, tmp_path: Path) -> None:
     sockets, senders = [], []
     for number in range(2):

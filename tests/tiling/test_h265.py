@@ -100,7 +100,7 @@ def test_predicted_pictures_with_a_guard_band(tiling: Path) -> None:
     check_predicted(tiling, [clip(kind, rate, 4, seed=place + 1, start=0.03 * place, intra=intra, guard=True) for place, (kind, rate, intra) in made])
 
 
-@pytest.mark.skipif(shutil.which("kvazaar") is None, reason="no kvazaar on PATH, the encoder that keeps its vectors within the picture")
+@pytest.mark.skipif(shutil.which("kvazaar") is None, reason="kvazaar is not installed")
 def test_predicted_pictures_whose_vectors_stay_within_the_picture(tiling: Path, tmp_path: Path) -> None:
     made = enumerate(zip(clips.KINDS, (15, 12, 10, 8), (9, 11, 8, 7), strict=True))
     check_predicted(tiling, [kvazaar_clip(tmp_path, kind, rate, 4, seed=place + 1, start=0.03 * place, intra=intra) for place, (kind, rate, intra) in made])

@@ -20,7 +20,7 @@ from tests.tools.tiling import clips, column
 from tests.tools.tiling.clips import Clip
 from tests.tools.tiling.sliced import grey
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 MIXERS = ("caller", "callee", "caller2", "callee2")
 PLACES, COLUMNS = 2, 2
 

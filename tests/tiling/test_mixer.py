@@ -188,7 +188,7 @@ def test_why_a_source_is_refused_is_shown(at_data_plane: tuple[socket.socket, Re
         assert await_that(lambda: refusal() == "its bit stream cannot be read: no picture start code (bit 0)"), refusal()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_mixer_in_a_conference_of_agent_and_softswitch(tmp_path: Path) -> None:
     """Four participants send; the mixer gets the data plane's copies, and a viewer the tiled stream as that of one more participant."""
     own = sources()

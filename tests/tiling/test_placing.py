@@ -17,7 +17,7 @@ from tests.tools.conference.rtp import parse_header
 from tests.tools.tiling import clips, column, grid, scene
 from tests.tools.tiling.clips import Clip
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tests.tools.tiling.clips import Clip, Payloads, Picture
 
 RATE, SECONDS, PATIENCE_S = 8, 2, 15
 NEEDED = "a decoder cannot decode its picture"
-needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs the program ffmpeg")
 Plane = tuple[Any, Receiver]
 
 
@@ -116,7 +114,6 @@ def children(pid: int) -> list[str]:
     return [one for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize("codec", CODECS)
 def test_sources_that_a_decoder_can_decode(at_data_plane: Plane, codec: str) -> None:
     own = [CODECS[codec][0](clips.KINDS[seed], seed + 1) for seed in range(3)]
@@ -134,7 +131,6 @@ def test_sources_that_a_decoder_can_decode(at_data_plane: Plane, codec: str) -> 
         wall.receiver.close()
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize(("codec", "damage"), [("H264", overwritten), ("H264", shortened), ("H265", other_parameters)])
 def test_a_source_that_no_decoder_can_decode_loses_its_tile(at_data_plane: Plane, codec: str, damage: Callable[[bytes], bytes]) -> None:
     """Its slices can be tiled as far as headers tell. The one beside it is as it was."""
@@ -165,7 +161,6 @@ def test_a_source_that_no_decoder_can_decode_loses_its_tile(at_data_plane: Plane
         wall.receiver.close()
 
 
-@needs_ffmpeg
 def test_an_undecodable_source_does_not_decide_the_size_of_others(at_data_plane: Plane) -> None:
     """It comes first, and is of another profile than the next one."""
     bad = column.clip("testsrc", RATE, SECONDS, start=0.1, profile="high", x264="8x8dct=1")
