@@ -50,7 +50,7 @@ async def got(sock: socket.socket, count: int) -> list[tuple[int, int]]:
     """(SSRC, number) of the packets that come, and nothing after them."""
     loop, found = asyncio.get_running_loop(), []
     for _ in range(count):
-        data = await asyncio.wait_for(loop.sock_recv(sock, 2048), 10)
+        data = await asyncio.wait_for(loop.sock_recv(sock, 2048), 120)
         found.append((int.from_bytes(data[8:12], "big"), int.from_bytes(data[2:4], "big")))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(loop.sock_recv(sock, 2048), 0.1)

@@ -52,7 +52,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         await edge.stop()
 
 
-async def true(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+async def true(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
