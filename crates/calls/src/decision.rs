@@ -21,6 +21,8 @@ pub enum Purpose {
     KeepAlive,
     /// Has the relay the session still, and packets of it?
     Check,
+    /// Has the relay packets of a party of which the data plane has seen none?
+    Silence,
     /// Somebody wants to see how many packets the relay has counted.
     Count,
     /// A media time-out: the session is to end.

@@ -1,5 +1,6 @@
 //! Streams whose call is over: their phones may still send, and the ports may be handed out again.
 
+use crate::ids::LineId;
 use shunt_latch::{Component, Former, Time};
 use shunt_net::Endpoint;
 use std::collections::{HashMap, VecDeque};
@@ -8,30 +9,31 @@ use std::time::Duration;
 /// The former streams of relay ports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FormerStreams {
-    by_port: HashMap<Endpoint, (Former, Time)>,
+    by_port: HashMap<Endpoint, (LineId, Former, Time)>,
     order: VecDeque<(Time, Endpoint)>,
 }
 
 impl FormerStreams {
-    pub(crate) fn add(&mut self, now: Time, hold: Duration, port: Endpoint, former: Former) {
+    pub(crate) fn add(&mut self, now: Time, hold: Duration, port: Endpoint, line: LineId, former: Former) {
         self.expire(now);
-        self.by_port.insert(port, (former, now + hold));
+        self.by_port.insert(port, (line, former, now + hold));
         self.order.push_back((now + hold, port));
     }
 
     fn expire(&mut self, now: Time) {
         while let Some((until, port)) = self.order.front().copied().filter(|(until, _)| *until <= now) {
             self.order.pop_front();
-            if self.by_port.get(&port).is_some_and(|(_, kept)| *kept == until) {
+            if self.by_port.get(&port).is_some_and(|(.., kept)| *kept == until) {
                 self.by_port.remove(&port);
             }
         }
     }
 
-    /// The stream that had a port, for the next call there.
-    pub(crate) fn take(&mut self, now: Time, port: Endpoint) -> Option<Former> {
+    /// The stream that another line had at a port, for the line that has the port now. A port that comes back to its line keeps nobody out.
+    pub(crate) fn take(&mut self, now: Time, port: Endpoint, line: LineId) -> Option<Former> {
         self.expire(now);
-        self.by_port.remove(&port).map(|(former, _)| former)
+        let (owner, former, _) = self.by_port.remove(&port)?;
+        (owner != line).then_some(former)
     }
 
     /// A packet to a port without a call: whether it goes on with the stream that had the port, whose number is then noted.
@@ -44,7 +46,7 @@ impl FormerStreams {
         component: Component,
     ) -> bool {
         self.expire(now);
-        let Some((former, _)) = self.by_port.get_mut(&port) else {
+        let Some((_, former, _)) = self.by_port.get_mut(&port) else {
             return false;
         };
         let same = match (former.media, media) {

@@ -6,9 +6,28 @@ use shunt_latch::{Component, Latch, Names, Time};
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Payload types of a party that are told apart.
 const MOST_PAYLOAD_TYPES: usize = 8;
+
+/// What an offer describes until it is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offered {
+    pub(crate) signalled: Endpoint,
+    pub(crate) modifiers: Arc<[u8]>,
+    pub(crate) keepalive: Arc<[u8]>,
+    pub(crate) asymmetric: bool,
+}
+
+/// What the relay's own counts say of a party of which the data plane has seen nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// It has counted no packet either.
+    Silent,
+    /// It gets packets that the data plane does not see.
+    OnRelay,
+}
 
 /// What is known of a party.
 #[derive(Clone, Debug)]
@@ -28,6 +47,16 @@ pub(crate) struct Leg {
     /// The modifiers that a keep-alive repeats.
     pub(crate) keepalive: Arc<[u8]>,
     pub(crate) asymmetric: bool,
+    /// What its last offer would change, which has no answer yet.
+    pub(crate) offered: Option<Box<Offered>>,
+    /// Where its RTP came from when it had another relay port.
+    pub(crate) was_at: Option<IpAddr>,
+    /// A packet at its RTP port was noticed.
+    pub(crate) noticed: bool,
+    /// When the relay was last asked for its count of the party, what it said first, and when.
+    pub(crate) asked_at: Option<Time>,
+    counted: Option<(u64, Time)>,
+    pub(crate) evidence: Option<Evidence>,
     /// Its SDP has a=rtcp-mux.
     pub(crate) muxes: bool,
     /// Of an asymmetric party, for which nothing is latched: who sends from a named address.
@@ -62,6 +91,12 @@ impl Leg {
             modifiers: Arc::default(),
             keepalive: Arc::default(),
             asymmetric: false,
+            offered: None,
+            was_at: None,
+            noticed: false,
+            asked_at: None,
+            counted: None,
+            evidence: None,
             muxes: false,
             sources: None,
             last_packet: [None; 2],
@@ -143,6 +178,30 @@ impl Leg {
         self.latched_at = None;
         self.first_packet = [None; 2];
         self.payload_types.clear();
+        (self.asked_at, self.counted, self.evidence) = (None, None, None);
+    }
+
+    /// What was offered is agreed on. Returns whether the party has another address.
+    pub(crate) fn agree(&mut self, offer: Offered) -> bool {
+        let moved = self.signalled.is_some_and(|known| known != offer.signalled);
+        self.offered = None;
+        self.signalled = Some(offer.signalled);
+        (self.modifiers, self.keepalive) = (offer.modifiers, offer.keepalive);
+        self.asymmetric = offer.asymmetric;
+        self.rtp.set_asymmetric(offer.asymmetric);
+        self.rtcp.set_asymmetric(offer.asymmetric);
+        moved
+    }
+
+    /// The relay has counted so many RTP packets of the party in all. What was counted before the party moved says nothing of now.
+    pub(crate) fn relay_counted(&mut self, count: u64, now: Time, apart: Duration) {
+        let before = self.counted.filter(|(before, _)| *before <= count);
+        let (known, since) = *self.counted.insert(before.unwrap_or((count, now)));
+        if count > known || (count > 0 && !self.noticed) {
+            self.evidence = Some(Evidence::OnRelay);
+        } else if count == 0 || now.since(since) >= apart {
+            self.evidence.get_or_insert(Evidence::Silent);
+        }
     }
 
     /// Where to send to this party: its latched address, else what signalling named.

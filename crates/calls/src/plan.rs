@@ -2,10 +2,11 @@
 
 use crate::entry::{EntryError, RelayEntry};
 use crate::ids::{State, StreamId};
+use crate::leg::Evidence;
 use crate::line::Line;
 use crate::reason::Reason;
 use crate::settings::Settings;
-use shunt_latch::{Component, Time};
+use shunt_latch::{Component, Policy, Time};
 use shunt_net::FiveTuple;
 
 /// The entry that a stream should have (`None`: it stays on the relay), with state and reason.
@@ -27,7 +28,7 @@ impl Wanted {
 }
 
 /// What a stream needs. `owns_port`: whether the relay port of its sender is this line's.
-pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns_port: bool) -> Wanted {
+pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings, policy: &Policy, owns_port: bool) -> Wanted {
     if let Some(reason) = line.released {
         return Wanted::none(State::Released, reason);
     }
@@ -43,10 +44,10 @@ pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings
     if stream.component == Component::Rtcp && line.is_muxed() {
         return Wanted::none(State::Allocated, Reason::RtcpMuxed);
     }
-    by_itself(line, stream, now, settings, owns_port)
+    by_itself(line, stream, now, settings, policy, owns_port)
 }
 
-fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns_port: bool) -> Wanted {
+fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, policy: &Policy, owns_port: bool) -> Wanted {
     let (component, sender, receiver) = (stream.component, line.leg(stream.sender), line.leg(stream.sender.other()));
     if receiver.is_held() {
         return Wanted::none(State::Suspended, Reason::OnHold);
@@ -54,6 +55,9 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns
     let Some(arrival) = sender.relay_port(component).filter(|_| owns_port) else {
         return Wanted::none(State::Suspended, Reason::PortTaken);
     };
+    if [sender, receiver].iter().any(|leg| leg.rtp.is_unstable(now)) {
+        return Wanted::none(State::Suspended, Reason::UnstableSource);
+    }
     let Some(source) = sender.source(component) else {
         if sender.latch(component).is_contested() {
             return Wanted::none(State::Suspended, Reason::Contested);
@@ -61,20 +65,31 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns
         if !settings.listens_at(arrival) {
             return Wanted::none(State::Suspended, Reason::OutsideMediaRanges);
         }
-        let has_candidate = sender.latch(component).candidate_count() > 0;
-        let reason = if has_candidate {
-            Reason::VerifyingSource
-        } else {
-            Reason::WaitingForMedia
-        };
-        return Wanted::none(State::Learning, reason);
+        if sender.latch(component).candidate_count() > 0 {
+            return Wanted::none(State::Learning, Reason::VerifyingSource);
+        }
+        if sender.evidence == Some(Evidence::OnRelay) {
+            return Wanted::none(State::Suspended, Reason::NotInDataPlane);
+        }
+        return Wanted::none(State::Learning, Reason::WaitingForMedia);
     };
     if component == Component::Rtcp && !receiver.is_rtcp_reachable() {
         return Wanted::none(State::Learning, Reason::WaitingForOtherParty);
     }
-    let silent = receiver.source(Component::Rtp).is_none();
-    let waited = sender.latched_at.is_some_and(|at| now.since(at) >= settings.one_way_after);
-    let (Some(target), Some(departure), true) = (receiver.target(component), receiver.relay_port(component), !silent || waited) else {
+    let unknown = receiver.source(Component::Rtp).is_none();
+    let tentative = if unknown && component == Component::Rtp {
+        receiver.rtp.tentative(policy, now)
+    } else {
+        None
+    };
+    if unknown
+        && tentative.is_none()
+        && let Some(wanted) = undecided(line, stream, now, settings, policy)
+    {
+        return wanted;
+    }
+    let silent = unknown && tentative.is_none();
+    let (Some(target), Some(departure)) = (tentative.or_else(|| receiver.target(component)), receiver.relay_port(component)) else {
         return Wanted::none(State::Learning, Reason::WaitingForOtherParty);
     };
     match RelayEntry::new(FiveTuple::new(source, arrival), departure, target) {
@@ -85,5 +100,27 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, owns
         },
         Err(EntryError::Family(..)) => Wanted::none(State::Suspended, Reason::AddressFamily),
         Err(EntryError::Unusable(_)) => Wanted::none(State::Learning, Reason::WaitingForOtherParty),
+    }
+}
+
+/// What keeps a stream on the relay whose receiver is not latched; `None` where it really sends nothing. The absence of packets in the data plane
+/// proves nothing by itself: they may come seldom, or by another way.
+fn undecided(line: &Line, stream: StreamId, now: Time, settings: &Settings, policy: &Policy) -> Option<Wanted> {
+    let (sender, receiver) = (line.leg(stream.sender), line.leg(stream.sender.other()));
+    if !receiver.rtp.is_silent(policy, now) {
+        let reason = if receiver.rtp.is_contested() {
+            Reason::Contested
+        } else {
+            Reason::VerifyingSource
+        };
+        return Some(Wanted::none(State::Learning, reason));
+    }
+    let waited = sender.latched_at.is_some_and(|at| now.since(at) >= settings.one_way_after);
+    match receiver.evidence {
+        Some(Evidence::OnRelay) => Some(Wanted::none(State::Suspended, Reason::NotInDataPlane)),
+        // Nothing is learned of an asymmetric party: it is sent to where it is signalled.
+        Some(Evidence::Silent) if waited => None,
+        None if waited && receiver.asymmetric => None,
+        _ => Some(Wanted::none(State::Learning, Reason::WaitingForOtherParty)),
     }
 }

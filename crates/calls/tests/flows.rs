@@ -48,7 +48,7 @@ fn both_ip_versions_are_bridged() {
 }
 
 #[test]
-fn a_change_in_signalling_first_removes_the_entries() {
+fn an_offer_moves_the_media_to_the_relay_and_its_answer_the_party() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c1", 36000);
     bench.talk(36000);
@@ -57,6 +57,13 @@ fn a_change_in_signalling_first_removes_the_entries() {
     assert!(refusal.is_none() && wait.len() == 2 && bench.held.is_empty(), "{wait:?}");
     assert_eq!(bench.reason("c1", Side::Caller), Reason::ReInvite);
     bench.after("Uc0 c1 10.1.0.2 6100 a;1 b;1", "36000 10.9.0.1").unwrap();
+    assert_eq!(bench.reason("c1", Side::Caller), Reason::ReInvite);
+    assert_eq!(
+        bench.learned("c1", Side::Caller),
+        Some(end("10.1.0.2:6000")),
+        "an offer is not an agreement"
+    );
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
     bench.packet("10.1.0.2:6000", "10.9.0.1:36002", 1);
     assert!(
         bench.held.values().all(|entry| entry.port().port != 36002),
@@ -67,11 +74,28 @@ fn a_change_in_signalling_first_removes_the_entries() {
 }
 
 #[test]
+fn after_an_offer_without_an_answer_the_media_is_offloaded_as_before() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let before = bench.held.clone();
+    bench.say("Uc0 c1 10.1.0.9 6100 a;1 b;1", "36000 10.9.0.1");
+    let allowed = &bench.filters[&end("10.9.0.1:36002")];
+    assert_eq!(
+        allowed.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["10.1.0.2", "10.1.0.9"]
+    );
+    bench.pass(4_100);
+    assert_eq!(bench.held, before);
+}
+
+#[test]
 fn a_hold_with_the_null_address_makes_no_filter() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c1", 36000);
     assert!(bench.filters.contains_key(&end("10.9.0.1:36002")));
     bench.say("Uc0 c1 0.0.0.0 6000 a;1 b;1", "36000 10.9.0.1");
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
     assert!(!bench.filters.contains_key(&end("10.9.0.1:36002")), "{:?}", bench.filters);
     assert_eq!(bench.reason("c1", Side::Callee), Reason::OnHold);
 }

@@ -174,14 +174,15 @@ fn a_call_is_offloaded_once_it_is_answered_and_described() {
 }
 
 #[test]
-fn a_new_description_of_a_party_takes_entries_out_before_the_relay_hears_of_it() {
+fn a_new_offer_takes_entries_out_before_the_relay_hears_of_it() {
     let mut ng = Ng::with_call();
     let moved = OFFER.replace("audio 6000", "audio 6200");
     assert_eq!(ng.before(&offer(&moved)), 2);
     assert!(ng.0.held.is_empty());
     assert_eq!(ng.reason(), Reason::ReInvite);
-    assert_eq!(ng.after(&offer(&moved), &replied(&relayed(36010))), After::Describe);
-    ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002)));
+    assert_eq!(ng.after(&offer(&moved), &replied(&relayed(36010))), After::Nothing);
+    ng.before(&answer(ANSWER, "b"));
+    assert_eq!(ng.after(&answer(ANSWER, "b"), &replied(&relayed(36002))), After::Describe);
     // rtpengine gives the other party another port to send to.
     let mut description = call();
     description.tags[0].medias[0] = media(1, "10.9.0.1:36002", "10.1.0.2:6200");

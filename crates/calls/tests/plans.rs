@@ -84,9 +84,12 @@ fn a_hold_removes_both_entries_and_its_end_brings_them_back() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c1", 36000);
     bench.talk(36000);
+    let answer = ("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
     bench.say("Uc0 c1 0.0.0.0 6000 a;1 b;1", "36000 10.9.0.1");
+    bench.say(answer.0, answer.1);
     assert!(bench.held.is_empty());
     bench.say("Uc0 c1 10.1.0.2 6000 a;1 b;1", "36000 10.9.0.1");
+    bench.say(answer.0, answer.1);
     bench.pass(4_000);
     bench.talk(36000);
     assert_eq!(bench.held.len(), 2);

@@ -180,6 +180,7 @@ fn signalling_suspends_and_resumes() {
     bench.call("c1", 36000);
     bench.talk(36000);
     bench.say("Uc0 c1 10.1.0.2 6100 a;1 b;1", "36000 10.9.0.1");
+    bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", "36002 10.9.0.1");
     assert_eq!(bench.happened, [Happening::Suspended(Reason::ReInvite), Happening::Resumed]);
 }
 

@@ -1,5 +1,6 @@
 //! Sources that are not latched: how far each has shown continuity.
 
+use crate::holder::Holder;
 use crate::names::Rank;
 use crate::policy::Policy;
 use crate::time::Time;
@@ -13,6 +14,8 @@ const LIVELY_SCORE: f32 = 15.0;
 const RARE_SCORE: f32 = 6.0;
 /// In which time a packet's weight halves.
 const HALF_LIFE: Duration = Duration::from_secs(1);
+/// The mean intervals without a packet that end a run.
+const PAUSE: u32 = 3;
 
 /// One source and its run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +29,8 @@ pub(crate) struct Candidate {
     pub(crate) first: Time,
     pub(crate) last: Time,
     pub(crate) count: u32,
+    /// How long after its last packet it is a rival; `None`: for [`Policy::contest_hold`].
+    hold: Option<Duration>,
     score: f32,
 }
 
@@ -42,35 +47,39 @@ impl Candidate {
             first: at,
             last: at,
             count: 1,
+            hold: None,
             score: 1.0,
         }
     }
 
-    /// A source that was latched, as one of several contestants.
-    pub(crate) fn former_holder(source: Endpoint, rank: Rank, ssrc: Option<u32>, sequence: u16, last: Time, policy: &Policy) -> Self {
+    /// A source that was latched: its run is long enough. `last`: its last packet. `hold`: how long after that it is a rival.
+    pub(crate) fn former_holder(holder: &Holder, last: Time, hold: Option<Duration>, policy: &Policy) -> Self {
+        let sequence = holder.media.map_or(0, |media| media.sequence);
+        let run = (holder.interval() * policy.packets).max(policy.guard);
         Self {
-            source,
-            rank,
-            ssrc,
+            source: holder.source,
+            rank: holder.rank,
+            ssrc: holder.media.map(|media| media.ssrc),
             sequence,
             first_sequence: sequence,
-            first: Time::default(),
+            first: last.before(run),
             last,
             count: policy.packets,
+            hold,
             score: 0.0,
         }
     }
 
-    /// One more packet of the same source: it goes on with the run, or begins a new one.
+    /// One more packet of the same source: it goes on with the run, after whatever pause, or begins a new one.
     fn note(&mut self, policy: &Policy, component: Component, packet: &Packet, rank: Rank) {
         self.rank = rank;
-        let (now, gap) = (packet.at, packet.at.since(self.last));
+        let now = packet.at;
         let score = self.score_at(now) + 1.0;
         match (self.ssrc, packet.media) {
             // Something else in between, such as STUN.
             (Some(_), None) => return,
-            (None, None) if gap <= policy.max_gap => self.count += 1,
-            (Some(ssrc), Some(media)) if gap <= policy.max_gap && ssrc == media.ssrc => {
+            (None, None) => self.count += 1,
+            (Some(ssrc), Some(media)) if ssrc == media.ssrc => {
                 let ahead = media.sequence.wrapping_sub(self.sequence);
                 match component {
                     Component::Rtcp => self.count += 1,
@@ -104,10 +113,17 @@ impl Candidate {
         self.score * 0.5_f32.powf(now.since(self.last).as_secs_f32() / HALF_LIFE.as_secs_f32())
     }
 
-    /// Whether its run is over, or has been so slow for a while that it is no call's.
+    /// The mean time between its packets.
+    pub(crate) fn interval(&self) -> Duration {
+        self.last.since(self.first) / self.count.saturating_sub(1).max(1)
+    }
+
+    /// Whether it has only come by, or its run is over: by the interval at which it sends, for a party may send seldom.
     fn is_rare(&self, policy: &Policy, now: Time) -> bool {
-        let slow = self.score_at(now) < RARE_SCORE;
-        slow && (now.since(self.last) > policy.max_gap || self.last.since(self.first) > HALF_LIFE)
+        let pause = now.since(self.last);
+        let over = pause > policy.max_gap.max(PAUSE * self.interval());
+        let touches = !self.is_enough(policy) && (pause > policy.max_gap || self.last.since(self.first) > HALF_LIFE);
+        self.score_at(now) < RARE_SCORE && (over || touches)
     }
 
     /// Whether another source's claim is as good: the same rank or a better one, and not only noise beside media.
@@ -116,7 +132,12 @@ impl Candidate {
             && self.rank >= other.rank
             && (self.ssrc.is_some() || other.ssrc.is_none())
             && self.count >= policy.rival_packets
-            && now.since(self.last) < policy.contest_hold
+            && now.since(self.last) < self.hold.unwrap_or(policy.contest_hold)
+    }
+
+    /// Whether it counts beside a source at another address: it has sent just now, or more than a scanner does.
+    fn is_beside(&self, policy: &Policy, now: Time) -> bool {
+        now.since(self.last) < policy.silence || (self.count >= policy.rival_packets && now.since(self.last) < policy.contest_hold)
     }
 }
 
@@ -164,6 +185,11 @@ impl Candidates {
         self.list.retain(|candidate| candidate.source != source);
     }
 
+    /// Forget the sources of one stream.
+    pub(crate) fn remove_stream(&mut self, ssrc: Option<u32>) {
+        self.list.retain(|candidate| candidate.ssrc != ssrc);
+    }
+
     /// Those that go on with as good a claim, once a source of this rank is latched. `None`: there are none.
     pub(crate) fn challengers(mut self: Box<Self>, latched: Endpoint, rank: Rank, policy: &Policy, now: Time) -> Option<Box<Self>> {
         let goes_on = |candidate: &Candidate| now.since(candidate.last) <= policy.max_gap;
@@ -192,6 +218,28 @@ impl Candidates {
     pub(crate) fn is_alone(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
         let mut others = self.list.iter().filter(|other| other.source != candidate.source);
         candidate.score >= LIVELY_SCORE && others.all(|other| other.is_rare(policy, now))
+    }
+
+    /// The latest source, if all that have sent lately are at its address, and when the first packet came from there.
+    pub(crate) fn alone(&self, policy: &Policy, now: Time) -> Option<(&Candidate, Time)> {
+        let latest = self.list.iter().max_by_key(|candidate| candidate.last)?;
+        let here = |candidate: &&Candidate| candidate.source.addr == latest.source.addr;
+        let beside = self.list.iter().any(|other| !here(&other) && other.is_beside(policy, now));
+        let first = self.list.iter().filter(here).map(|candidate| candidate.first).min()?;
+        (!beside && now.since(latest.last) < policy.former_hold).then_some((latest, first))
+    }
+
+    /// Whether all of them are one stream.
+    pub(crate) fn are_one(&self) -> bool {
+        self.list.windows(2).all(|pair| pair[0].ssrc == pair[1].ssrc)
+    }
+
+    /// Sources that have sent this SSRC since a time.
+    pub(crate) fn count_of(&self, ssrc: Option<u32>, since: Time) -> usize {
+        self.list
+            .iter()
+            .filter(|candidate| candidate.ssrc == ssrc && candidate.last >= since)
+            .count()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Candidate> {

@@ -9,6 +9,10 @@ use std::time::Duration;
 
 /// Packets per second that are reckoned with until more is known.
 const USUAL_RATE: f32 = 50.0;
+/// The rate of one that sends less often.
+const SLOWEST_RATE: f32 = 0.1;
+/// The mean intervals without a packet after which a source is silent.
+const PAUSE: u32 = 3;
 /// Over how long a rate is measured at least.
 const MEASURED: Duration = Duration::from_millis(100);
 /// How far a new source may begin behind the last number known, and how far ahead beyond what the rate says.
@@ -38,6 +42,7 @@ pub(crate) struct Holder {
     rate: f32,
     marked: Time,
     marked_sequence: u16,
+    measured: bool,
     /// Packets in a row, as far as they are seen here, and whether they have been enough once.
     run: u32,
     steady: bool,
@@ -56,6 +61,7 @@ impl Holder {
             rate: USUAL_RATE,
             marked: now,
             marked_sequence: media.map_or(0, |media| media.sequence),
+            measured: false,
             run: 1,
             steady: false,
             since: Some(now),
@@ -70,13 +76,13 @@ impl Holder {
         self.run = if goes_on { self.run.saturating_add(1) } else { 1 };
         self.steady |= self.run >= policy.rival_packets;
         if !same {
-            (self.rate, self.marked, self.marked_sequence) = (USUAL_RATE, now, media.sequence);
+            (self.rate, self.marked, self.marked_sequence, self.measured) = (USUAL_RATE, now, media.sequence, false);
         }
         let elapsed = now.since(self.marked);
         if elapsed >= MEASURED {
             let steps = sequence::distance(media.sequence, self.marked_sequence);
             if let Ok(steps) = u16::try_from(steps) {
-                self.rate = (self.rate + f32::from(steps) / elapsed.as_secs_f32()) / 2.0;
+                self.measure(f32::from(steps) / elapsed.as_secs_f32());
             }
             (self.marked, self.marked_sequence) = (now, media.sequence);
         }
@@ -87,6 +93,28 @@ impl Holder {
             self.media = Some(media);
         }
         self.seen = now;
+    }
+
+    fn measure(&mut self, rate: f32) {
+        self.rate = if self.measured { (self.rate + rate) / 2.0 } else { rate };
+        self.measured = true;
+    }
+
+    /// What its run as a candidate says of how often it sends.
+    pub(crate) fn sends_each(&mut self, interval: Duration) {
+        if interval > MEASURED {
+            self.measure(interval.as_secs_f32().recip());
+        }
+    }
+
+    /// The mean time between its packets.
+    pub(crate) fn interval(&self) -> Duration {
+        Duration::from_secs_f32(self.rate.max(SLOWEST_RATE).recip())
+    }
+
+    /// How long it must send nothing to count as silent: at least this time, and longer if it sends seldom.
+    pub(crate) fn patience(&self, least: Duration) -> Duration {
+        least.max(PAUSE * self.interval())
     }
 
     /// Whether it has only touched the port, as far as that is seen here, though it had the time to send like a call does.

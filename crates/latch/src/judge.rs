@@ -3,7 +3,7 @@
 use crate::candidate::Candidate;
 use crate::former::Named;
 use crate::holder::{Holder, Previous};
-use crate::latch::Latch;
+use crate::latch::{Latch, Quarantined};
 use crate::names::Rank;
 use crate::parties::Parties;
 use crate::policy::Policy;
@@ -12,6 +12,12 @@ use crate::time::Time;
 use crate::verdict::{Component, Facts, Ignored, Packet, Verdict};
 use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
+use std::time::Duration;
+
+/// A second move within this time after one is one too many.
+const ROAMING: Duration = Duration::from_secs(5);
+/// How long a source has to stay put to be latched again.
+const UNSTABLE: Duration = Duration::from_secs(30);
 
 impl Latch {
     /// Judge one packet. `facts`: when the latched source's last packet came, by who sees all of its packets and tells them by [`Latch::sync`]; `None` where its
@@ -25,7 +31,7 @@ impl Latch {
                 Verdict::Ignored(Ignored::Asymmetric)
             };
         }
-        if self.is_quarantined(now, source) {
+        if self.is_quarantined(policy, now, source) {
             return Verdict::Ignored(Ignored::Quarantined);
         }
         if self.is_former(policy, packet) {
@@ -35,6 +41,9 @@ impl Latch {
             if let Some(media) = packet.media {
                 holder.sync(policy, now, media);
             }
+            return Verdict::Known;
+        }
+        if self.roams(packet) {
             return Verdict::Known;
         }
         let suspicion = scanners.suspicion(now, source);
@@ -50,15 +59,40 @@ impl Latch {
         }
     }
 
-    fn is_quarantined(&mut self, now: Time, source: Endpoint) -> bool {
+    fn is_quarantined(&mut self, policy: &Policy, now: Time, source: Endpoint) -> bool {
         match self.quarantined.as_deref() {
-            Some((_, until)) if now >= *until => {
+            Some(before) if now >= before.until => {
+                let holder = before.holder.as_ref().filter(|_| self.holder.is_none());
+                if let Some(holder) = holder {
+                    // Signalling has moved the party, and its media has stayed: it needs to show nothing anew.
+                    let goes_on = Candidate::former_holder(holder, now, None, policy);
+                    self.candidates.get_or_insert_default().add(policy, goes_on);
+                }
                 self.quarantined = None;
                 false
             }
-            Some((quarantined, _)) => *quarantined == source,
+            Some(before) => before.source == source,
             None => false,
         }
+    }
+
+    /// Whether a packet is of the latched source whose address does not stay put; then that is noted.
+    fn roams(&mut self, packet: &Packet) -> bool {
+        let unstable = self.is_unstable(packet.at);
+        let Some(holder) = self.holder.as_mut().filter(|_| unstable) else {
+            return false;
+        };
+        let same = match (holder.media, packet.media) {
+            (Some(known), Some(media)) => known.ssrc == media.ssrc,
+            (None, None) => holder.source.addr == packet.source.addr,
+            _ => false,
+        };
+        if same {
+            holder.source = packet.source;
+            holder.media = packet.media;
+            self.unstable_until = Some(packet.at + UNSTABLE);
+        }
+        same
     }
 
     fn is_former(&mut self, policy: &Policy, packet: &Packet) -> bool {
@@ -120,8 +154,15 @@ impl Latch {
     fn take(&mut self, policy: &Policy, source: Endpoint, media: Option<Source>, rank: Rank, now: Time) -> Verdict {
         let candidates = self.candidates.take();
         self.release();
+        let interval = candidates
+            .as_ref()
+            .and_then(|candidates| candidates.get(source))
+            .map(Candidate::interval);
         self.candidates = candidates.and_then(|candidates| candidates.challengers(source, rank, policy, now));
-        self.holder = Some(Holder::new(source, rank, media, now));
+        let mut holder = Holder::new(source, rank, media, now);
+        holder.sends_each(interval.unwrap_or_default());
+        self.holder = Some(holder);
+        (self.moved, self.unstable_until) = (None, None);
         Verdict::Latched
     }
 
@@ -159,7 +200,11 @@ impl Latch {
             .media
             .is_some_and(|newer| sequence::distance(media.sequence, newer.sequence) <= 0);
         if overlap && facts.is_some() {
-            self.quarantined = Some(Box::new((holder.source, now + policy.rebind_lockout)));
+            self.quarantined = Some(Box::new(Quarantined {
+                source: holder.source,
+                until: now + policy.rebind_lockout,
+                holder: None,
+            }));
         }
         self.slow_until = Some(now + policy.rebind_lockout);
         self.take(policy, packet.source, packet.media, rank, now);
@@ -170,6 +215,10 @@ impl Latch {
     fn decide(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>, seen: bool) -> Verdict {
         let Some(holder) = &self.holder else { return Verdict::Waiting };
         let ssrc = holder.media.map(|media| media.ssrc);
+        if let Some(verdict) = self.decide_roaming(policy, now, challenger, facts) {
+            return verdict;
+        }
+        let Some(holder) = &self.holder else { return Verdict::Waiting };
         if challenger.ssrc == ssrc && (ssrc.is_some() || self.component == Component::Rtcp) {
             return self.decide_rebinding(policy, now, challenger, facts);
         }
@@ -182,30 +231,77 @@ impl Latch {
                 .signalled
                 .is_some_and(|signalled| now.since(signalled) < policy.signalling_window);
         let on_probation = (equal || beside) && self.on_probation(policy, now);
-        let identity = challenger.rank.at_once();
-        if !(better || in_window || on_probation || (equal && identity)) {
+        // A far side may move within its address without a word of signalling, as a media server that another one takes over from.
+        let named = self.component == Component::Rtp && challenger.rank > Rank::Unknown;
+        if !(better || in_window || on_probation || named) {
             return Verdict::Ignored(Ignored::Mismatch);
         }
-        if !challenger.is_enough(policy) {
+        let enough = challenger.is_enough(policy);
+        if !enough && !(named && challenger.count >= policy.rival_packets) {
             return Verdict::Waiting;
         }
         let (source, media) = (challenger.source, media_of(challenger));
-        if better {
+        if better && enough {
             return self.take(policy, source, media, challenger.rank, now);
         }
         let Some(facts) = facts else { return Verdict::Ask };
-        if now.since(facts.last_packet) >= if in_window { policy.signalling_silence } else { policy.silence } {
-            return self.take(policy, source, media, challenger.rank, now);
+        let (silent, identity) = (now.since(facts.last_packet), challenger.rank.at_once());
+        if in_window || on_probation || identity {
+            let least = if in_window { policy.signalling_silence } else { policy.silence };
+            let only_touched = on_probation && seen && holder.has_only_touched(policy, now);
+            match (enough, silent >= holder.patience(least) || only_touched) {
+                (true, true) => return self.take(policy, source, media, challenger.rank, now),
+                (false, true) => return Verdict::Waiting,
+                (_, false) => {}
+            }
         }
-        if on_probation && seen && holder.has_only_touched(policy, now) {
+        let seems_gone = named && silent >= holder.patience(policy.rebind_silence);
+        if seems_gone && policy.last_resort && identity && enough {
             return self.take(policy, source, media, challenger.rank, now);
         }
         let stays = beside || (policy.last_resort && challenger.rank == Rank::Unknown);
-        if on_probation && !stays {
-            self.contest(policy, facts.last_packet)
-        } else {
-            Verdict::Ignored(Ignored::Mismatch)
+        if (seems_gone && !policy.last_resort) || (enough && on_probation && !stays) {
+            // The relay, which sees both of them now, does as it would without a data plane.
+            let hold = (seems_gone && identity).then_some(policy.silence);
+            return self.contest(policy, facts.last_packet, hold);
         }
+        if enough {
+            Verdict::Ignored(Ignored::Mismatch)
+        } else {
+            Verdict::Waiting
+        }
+    }
+
+    /// A source that moves twice in a few seconds, or with each packet, does not stay put: the same stream comes from several others, or from
+    /// another one just after a rebinding.
+    fn decide_roaming(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Option<Verdict> {
+        let holder = self.holder.as_ref().filter(|_| self.component == Component::Rtp)?;
+        let ssrc = holder.media.map(|media| media.ssrc);
+        let same =
+            challenger.ssrc == ssrc && (ssrc.is_some() || (challenger.rank.at_once() && challenger.source.addr == holder.source.addr));
+        if !same {
+            return None;
+        }
+        let moves_again = self.moved.is_some_and(|moved| now.since(moved) < ROAMING);
+        let others = self
+            .candidates
+            .as_ref()
+            .map_or(0, |candidates| candidates.count_of(ssrc, now.before(ROAMING)));
+        if !moves_again {
+            if others < 2 {
+                return None;
+            }
+            let Some(facts) = facts else { return Some(Verdict::Ask) };
+            if now.since(facts.last_packet) < policy.rebind_silence {
+                return None;
+            }
+        }
+        self.unstable_until = Some(now + UNSTABLE);
+        self.candidates.iter_mut().for_each(|candidates| candidates.remove_stream(ssrc));
+        if let Some(holder) = &mut self.holder {
+            (holder.source, holder.media) = (challenger.source, media_of(challenger));
+        }
+        Some(Verdict::Moved)
     }
 
     fn on_probation(&self, policy: &Policy, now: Time) -> bool {
@@ -242,6 +338,7 @@ impl Latch {
         self.take(policy, challenger.source, media_of(challenger), challenger.rank, now);
         if let (Some(holder), Some(before)) = (&mut self.holder, before) {
             holder.since = before.since;
+            self.moved = Some(now);
             holder.previous = before.media.map(|media| {
                 Box::new(Previous {
                     source: before.source,
@@ -254,10 +351,9 @@ impl Latch {
     }
 
     /// Two sources claim the stream with equal right: neither has it.
-    fn contest(&mut self, policy: &Policy, last_packet: Time) -> Verdict {
+    fn contest(&mut self, policy: &Policy, last_packet: Time, hold: Option<Duration>) -> Verdict {
         if let Some(holder) = self.holder.take() {
-            let (ssrc, sequence) = holder.media.map_or((None, 0), |media| (Some(media.ssrc), media.sequence));
-            let contestant = Candidate::former_holder(holder.source, holder.rank, ssrc, sequence, last_packet, policy);
+            let contestant = Candidate::former_holder(&holder, last_packet, hold, policy);
             self.candidates.get_or_insert_default().add(policy, contestant);
         }
         self.contested = true;

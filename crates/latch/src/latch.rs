@@ -1,6 +1,6 @@
 //! The state machine of one stream.
 
-use crate::candidate::Candidates;
+use crate::candidate::{Candidate, Candidates};
 use crate::former::{Former, KeptOut};
 use crate::holder::Holder;
 use crate::names::{Name, Names, Rank};
@@ -11,6 +11,15 @@ use shunt_net::Endpoint;
 use shunt_rtp::Source;
 use std::net::IpAddr;
 use std::time::Duration;
+
+/// A source that is not latched for a while.
+#[derive(Clone, Debug)]
+pub(crate) struct Quarantined {
+    pub(crate) source: Endpoint,
+    pub(crate) until: Time,
+    /// What it was latched with, where signalling has moved the party: it may be the party's still. `None`: it injected packets.
+    pub(crate) holder: Option<Holder>,
+}
 
 /// The learned source of one stream: of one party, RTP or RTCP.
 #[derive(Clone, Debug)]
@@ -24,10 +33,14 @@ pub struct Latch {
     pub(crate) contested: bool,
     pub(crate) signalled: Option<Time>,
     pub(crate) answered: Option<Time>,
-    pub(crate) quarantined: Option<Box<(Endpoint, Time)>>,
+    pub(crate) quarantined: Option<Box<Quarantined>>,
     pub(crate) former: Option<Box<KeptOut>>,
     /// A rebinding went wrong: until then the next one is slow.
     pub(crate) slow_until: Option<Time>,
+    /// When a rebinding was last followed.
+    pub(crate) moved: Option<Time>,
+    /// The source does not stay put: until then it is not latched for good.
+    pub(crate) unstable_until: Option<Time>,
 }
 
 impl Latch {
@@ -45,6 +58,8 @@ impl Latch {
             quarantined: None,
             former: None,
             slow_until: None,
+            moved: None,
+            unstable_until: None,
         }
     }
 
@@ -82,12 +97,67 @@ impl Latch {
     }
 
     /// The sources that a filter before the port must let in besides the named addresses: the latched one, or all that have shown
-    /// continuity.
+    /// continuity, or the only one that sends, from [`Policy::guard`] after its first packet on; and the one that the party had before
+    /// signalling moved it. `quiet`: nobody scans ([`crate::Scanners::are_quiet`]); while somebody does, only continuity counts.
     #[must_use]
-    pub fn admitted(&self, policy: &Policy) -> Vec<Endpoint> {
+    pub fn admitted(&self, policy: &Policy, now: Time, quiet: bool) -> Vec<Endpoint> {
         let candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
         let shown = candidates.filter(|candidate| self.holder.is_none() && candidate.is_enough(policy));
-        self.learned().into_iter().chain(shown.map(|candidate| candidate.source)).collect()
+        let before = self.quarantined.iter().filter(|before| before.holder.is_some());
+        let alone = self.alone(policy, now).map(|(candidate, _)| candidate);
+        let alone = alone.filter(|candidate| quiet && !candidate.is_enough(policy));
+        self.learned()
+            .into_iter()
+            .chain(before.map(|before| before.source))
+            .chain(shown.chain(alone).map(|candidate| candidate.source))
+            .collect()
+    }
+
+    fn alone(&self, policy: &Policy, now: Time) -> Option<(&Candidate, Time)> {
+        let candidates = self.candidates.as_ref().filter(|_| self.holder.is_none())?;
+        let (candidate, first) = candidates.alone(policy, now)?;
+        (now.since(first) >= policy.guard).then_some((candidate, first))
+    }
+
+    /// When [`Latch::admitted`] or [`Latch::tentative`] may come to another result without a packet.
+    #[must_use]
+    pub fn review_due(&self, policy: &Policy) -> Option<Time> {
+        let candidates = self.candidates.as_ref().filter(|_| self.holder.is_none())?;
+        let first = candidates.iter().map(|candidate| candidate.first).max()?;
+        Some(first.max(self.answered.unwrap_or(first)) + policy.guard)
+    }
+
+    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, if its first packet
+    /// came within [`Policy::signalling_window`] after the answer. It is the party's most likely, and a packet of another source ends that.
+    #[must_use]
+    pub fn tentative(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
+        let (candidate, first) = self.alone(policy, now)?;
+        let answered = self.answered?;
+        let in_time = now.since(answered) >= policy.guard && first.since(answered) < policy.signalling_window;
+        let goes_on = now.since(candidate.last) < policy.tentative_hold;
+        let is_one = !self.contested && self.candidates.as_ref().is_some_and(|candidates| candidates.are_one());
+        (in_time && goes_on && is_one).then_some(candidate.source)
+    }
+
+    /// Whether nothing has come from the party that may be its own: no source is latched, none has sent lately, and none is quarantined.
+    #[must_use]
+    pub fn is_silent(&self, policy: &Policy, now: Time) -> bool {
+        let sends = |candidate: &Candidate| now.since(candidate.last) < policy.former_hold;
+        let any = self.candidates.iter().flat_map(|candidates| candidates.iter()).any(sends);
+        let quarantined = self.quarantined.as_ref().is_some_and(|before| now < before.until);
+        self.holder.is_none() && !self.contested && !any && !quarantined
+    }
+
+    /// Whether the party's source does not stay put: it is to be left to the relay.
+    #[must_use]
+    pub fn is_unstable(&self, now: Time) -> bool {
+        self.unstable_until.is_some_and(|until| now < until)
+    }
+
+    /// When [`Latch::is_unstable`] ends.
+    #[must_use]
+    pub fn unstable_until(&self) -> Option<Time> {
+        self.unstable_until
     }
 
     // -- signalling ------------------------------------------------------------------------------
@@ -124,15 +194,16 @@ impl Latch {
 
     /// Learn anew. `quarantine`: signalling has moved the party, so the source so far is not latched for a while.
     pub fn forget(&mut self, now: Time, policy: &Policy, quarantine: bool) {
-        if let (true, Some(holder)) = (quarantine, &self.holder) {
-            self.quarantined = Some(Box::new((holder.source, now + policy.quarantine)));
+        let before = self.holder.take().filter(|_| quarantine);
+        if let Some(holder) = before {
+            self.quarantined = Some(Box::new(Quarantined {
+                source: holder.source,
+                until: now + policy.quarantine,
+                holder: Some(holder),
+            }));
         }
+        (self.moved, self.unstable_until) = (None, None);
         self.release();
-    }
-
-    /// The change in signalling was refused: the old source is as good as before.
-    pub fn lift_quarantine(&mut self) {
-        self.quarantined = None;
     }
 
     /// What another process had latched.

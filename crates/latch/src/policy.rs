@@ -13,7 +13,7 @@ pub struct Policy {
     /// over how long at least they have to come. Never longer than the other run.
     pub port_packets: u32,
     pub port_guard: Duration,
-    /// The longest pause in a run; a scanner comes by less often than a phone sends.
+    /// The longest pause of a source that sends steadily. Who sends less often is no less a party; it only gives way to who sends like a call does.
     pub max_gap: Duration,
     /// The largest step of the sequence number in a run.
     pub max_step: u16,
@@ -33,6 +33,8 @@ pub struct Policy {
     pub signalling_window: Duration,
     /// How long the old source must be silent for that.
     pub signalling_silence: Duration,
+    /// How long after its last packet a source that is not latched is sent to.
+    pub tentative_hold: Duration,
     /// Packets in sequence that make a NAT rebinding.
     pub rebind_packets: u32,
     /// How long the old source must be silent for a rebinding whose sequence numbers go on.
@@ -65,6 +67,7 @@ impl Default for Policy {
             former_hold: ms(30_000),
             signalling_window: ms(10_000),
             signalling_silence: ms(300),
+            tentative_hold: ms(15_000),
             rebind_packets: 3,
             rebind_silence: ms(50),
             silence: ms(1000),

@@ -112,6 +112,8 @@ pub struct Scanners {
     sources: Generations<Endpoint, Time>,
     addresses: Generations<IpAddr, Time>,
     sweeps: Generations<IpAddr, Sweep>,
+    /// Until when somebody was last found to scan.
+    scan_until: Time,
 }
 
 impl Default for Scanners {
@@ -123,6 +125,7 @@ impl Default for Scanners {
             sources: Generations::new(MOST_SOURCES),
             addresses: Generations::new(MOST_SOURCES),
             sweeps: Generations::new(MOST_SWEEPS),
+            scan_until: Time::default(),
         }
     }
 }
@@ -136,12 +139,14 @@ impl Scanners {
         if by_address.note(now, port, MISSED) >= MISSED {
             self.missed_by_address.remove(&source.addr);
             self.addresses.insert(source.addr, now + HOLD);
+            self.scan_until = now + HOLD;
         }
         let mut found = None;
         let by_source = self.missed_by_source.entry(source, || Ports::new(now));
         if by_source.note(now, port, MISSED) >= MISSED {
             self.missed_by_source.remove(&source);
             self.sources.insert(source, now + HOLD);
+            self.scan_until = now + HOLD;
             found = Some(Found::Source(source));
         }
         let suspected = self.suspicion(now, source).address;
@@ -174,6 +179,12 @@ impl Scanners {
             source: self.sources.get(&source).is_some_and(|until| now < *until),
             address: self.addresses.get(&source.addr).is_some_and(|until| now < *until),
         }
+    }
+
+    /// Whether nobody was found to scan the relay's ports lately.
+    #[must_use]
+    pub fn are_quiet(&self, now: Time) -> bool {
+        now >= self.scan_until
     }
 
     /// How many entries there are in all tables.

@@ -26,6 +26,12 @@ impl Time {
         self.0.get() - 1
     }
 
+    /// A time that lies back by a duration.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self::from_nanos(self.as_nanos().saturating_sub(Self::from(duration).as_nanos()))
+    }
+
     /// How long this is after another time; nothing if it is not after it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

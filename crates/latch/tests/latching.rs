@@ -51,9 +51,12 @@ fn an_unknown_source_shows_five_packets_over_eighty_milliseconds() {
     let mut quick = Port::new(&[]);
     let burst: Vec<Verdict> = (0..9).map(|n| quick.rtp(u64::from(n), at(STRANGER, 1), 7, n)).collect();
     assert_eq!(latched_at(&burst), None, "a burst is no call");
-    let mut pause = Port::new(&[]);
-    pause.talk(0, at(STRANGER, 1), 7, 0, 4);
-    assert_eq!(pause.rtp(60 + 301, at(STRANGER, 1), 7, 4), Verdict::Waiting, "a pause begins anew");
+    // Speech without pauses, discontinuous transmission, comfort noise, text.
+    for each in [20, 120, 320, 400, 1000, 10_000] {
+        let mut seldom = Port::new(&[]);
+        let verdicts: Vec<Verdict> = (0u16..6).map(|n| seldom.rtp(each * u64::from(n), at(STRANGER, 1), 7, n)).collect();
+        assert_eq!(latched_at(&verdicts), Some(4), "one packet each {each} ms");
+    }
     let mut same = Port::new(&[]);
     let verdicts: Vec<Verdict> = (0..20).map(|n| same.rtp(20 * n, at(STRANGER, 1), 7, 5)).collect();
     assert_eq!(latched_at(&verdicts), None, "one packet again and again is no stream");
@@ -105,14 +108,14 @@ fn a_rival_makes_the_stream_contested_and_both_are_admitted_until_one_is_silent(
         port.rtp(20 * u64::from(n) + 1, attacker, 2, n);
     }
     assert!(port.latch.is_contested() && port.learned().is_none());
-    let mut admitted = port.latch.admitted(&port.learner.policy);
+    let mut admitted = port.latch.admitted(&port.learner.policy, port.now, true);
     admitted.sort_unstable();
     assert_eq!(admitted, [phone, attacker]);
     // The rival's last packet was at 981 ms.
     let verdicts = port.talk(1000, phone, 1, 50, 150);
     let latched = latched_at(&verdicts).unwrap();
     assert!((99..=101).contains(&latched), "two seconds after the rival: packet {latched}");
-    assert_eq!(port.latch.admitted(&port.learner.policy), [phone]);
+    assert_eq!(port.latch.admitted(&port.learner.policy, port.now, true), [phone]);
 }
 
 #[test]
@@ -169,7 +172,7 @@ fn a_neighbour_who_speaks_first_makes_the_stream_contested() {
         port.rtp(time + 1, phone, 1, n);
     }
     assert!(port.latch.is_contested() && port.learned().is_none());
-    let mut admitted = port.latch.admitted(&port.learner.policy);
+    let mut admitted = port.latch.admitted(&port.learner.policy, port.now, true);
     admitted.sort_unstable();
     assert_eq!(admitted, [phone, neighbour]);
 }
@@ -254,7 +257,8 @@ fn who_guesses_the_signalled_port_is_no_faster_while_the_party_sends_from_anothe
     port.talk(0, phone, 1, 0, 100);
     assert_eq!(port.learned(), Some(phone));
     let verdicts = port.talk(2000, attacker, 2, 0, 4);
-    assert_eq!((latched_at(&verdicts), port.learned()), (None, Some(phone)));
+    assert_eq!(latched_at(&verdicts), None, "{verdicts:?}");
+    assert!(port.rtp(2080, phone, 1, 104).is_held() || port.latch.is_contested());
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn two_sources_at_the_signalled_ports_of_one_party_are_contestants() {
         port.rtp(20 * u64::from(n) + 10, phone, 1, n);
     }
     assert_eq!((held_by_scanner, port.latch.is_contested()), (0, true));
-    assert!(port.latch.admitted(&port.learner.policy).contains(&phone));
+    assert!(port.latch.admitted(&port.learner.policy, port.now, true).contains(&phone));
 }
 
 #[test]
@@ -301,11 +305,6 @@ fn a_scanner_at_the_signalled_port_shows_the_whole_run() {
         Some(4),
         "somebody at its address scans"
     );
-    let mut touching = shared_port(&[phone.into()]);
-    for n in 0..20u16 {
-        let verdict = touching.rtp(310 * u64::from(n), phone, 2, n);
-        assert_eq!(verdict, Verdict::Waiting, "who comes by is no stream");
-    }
 }
 
 #[test]
@@ -330,7 +329,7 @@ fn a_named_source_replaces_an_unknown_one_at_once() {
     assert_eq!(port.learned(), Some(at(STRANGER, 1)));
     assert_eq!(port.rtp(200, at(PHONE, 7), 1, 1), NAMED);
     assert_eq!(port.rtp(201, at(PHONE, 6000), 3, 1), NAMED, "the very port that signalling names");
-    assert_eq!(port.rtp(202, at(PHONE, 7), 1, 2), MISMATCH);
+    assert!(!port.rtp(202, at(PHONE, 7), 1, 2).is_held());
 }
 
 #[test]
@@ -596,10 +595,35 @@ fn a_party_that_signalling_moves_is_learned_anew_and_its_old_source_is_quarantin
     port.rtp(0, at(PHONE, 1), 1, 1);
     port.latch.forget(ms(1000), &policy, true);
     assert_eq!(port.rtp(1100, at(PHONE, 1), 1, 2), Verdict::Ignored(Ignored::Quarantined));
+    let admitted = port.latch.admitted(&policy, ms(1100), false);
+    assert_eq!(admitted, [at(PHONE, 1)], "the relay gets its packets meanwhile");
     assert_eq!(port.rtp(4000, at(PHONE, 1), 1, 3), NAMED);
-    port.latch.forget(ms(4100), &policy, true);
-    port.latch.lift_quarantine();
-    assert_eq!(port.rtp(4101, at(PHONE, 1), 1, 4), NAMED);
+}
+
+#[test]
+fn a_party_whose_media_stays_where_it_was_is_latched_again_by_its_first_packet_after_the_quarantine() {
+    let policy = Policy::default();
+    for each in [20, 400, 3000] {
+        let mut port = Port::new(&[]);
+        for n in 0..10u16 {
+            port.rtp(each * u64::from(n), at(STRANGER, 1), 7, n);
+        }
+        assert_eq!(port.learned(), Some(at(STRANGER, 1)));
+        let moved = each * 10;
+        port.latch.forget(ms(moved), &policy, true);
+        port.latch.signal(ms(moved), [Name::address(PHONE)].into_iter().collect());
+        let mut verdicts = Vec::new();
+        for n in 10..200u16 {
+            let time = each * u64::from(n);
+            verdicts.push((time, port.rtp(time, at(STRANGER, 1), 7, n)));
+            assert!(
+                port.latch.admitted(&policy, ms(time), false).contains(&at(STRANGER, 1)),
+                "{each} {n}"
+            );
+        }
+        let latched = verdicts.iter().find(|(_, verdict)| verdict.is_held()).map(|(time, _)| *time);
+        assert!(latched.is_some_and(|time| time <= moved + 3000 + each), "{each}: {latched:?}");
+    }
 }
 
 #[test]
@@ -688,5 +712,102 @@ fn what_another_process_had_latched_stays() {
     for n in 0..30u16 {
         assert_eq!(port.rtp(20 * u64::from(n), at(PHONE, 1), 1, n), Verdict::Known);
         assert!(!port.rtp(20 * u64::from(n), at(STRANGER, 1), 2, n).is_held());
+    }
+}
+
+// -- defences that end by time ---------------------------------------------------------------------------------------
+
+#[test]
+fn the_only_source_that_sends_is_admitted_after_the_guard_time_unless_somebody_scans() {
+    let policy = Policy::default();
+    let admitted = |port: &Port, time: u64| {
+        let quiet = port.learner.scanners.are_quiet(ms(time));
+        port.latch.admitted(&policy, ms(time), quiet)
+    };
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.rtp(0, at(STRANGER, 1), 7, 0);
+    assert_eq!(admitted(&port, 79), []);
+    assert_eq!(port.latch.review_due(&policy), Some(ms(80)));
+    assert_eq!(admitted(&port, 80), [at(STRANGER, 1)]);
+    assert_eq!(admitted(&port, 10_000), [at(STRANGER, 1)], "text may take ten seconds");
+    // Somebody else sends too: then continuity counts.
+    port.rtp(10_000, at(STRANGER, 1), 7, 1);
+    port.rtp(10_010, at([203, 0, 113, 9], 1), 8, 0);
+    assert_eq!(admitted(&port, 10_100), []);
+    assert_eq!(
+        admitted(&port, 11_001),
+        [at([203, 0, 113, 9], 1)],
+        "a packet of a second ago is no rival"
+    );
+    let mut port = Port::new(&[]);
+    port.scan(0, at([203, 0, 113, 9], 1), 50);
+    port.rtp(100, at(STRANGER, 1), 7, 0);
+    assert_eq!(admitted(&port, 1000), []);
+    assert_eq!(
+        admitted(&port, 30_060),
+        [at(STRANGER, 1)],
+        "the defence ends by time, with the party's packet or without"
+    );
+}
+
+#[test]
+fn a_party_of_which_too_little_is_known_is_sent_to_while_it_is_alone() {
+    let policy = Policy::default();
+    let first = |answered: u64, sent: u64| {
+        let mut port = Port::new(&[Name::address(PHONE)]);
+        port.latch.answer_seen(ms(answered));
+        port.rtp(sent, at(STRANGER, 1), 7, 0);
+        port
+    };
+    let port = first(1000, 1010);
+    assert_eq!(port.latch.tentative(&policy, ms(1080)), None);
+    assert_eq!(port.latch.tentative(&policy, ms(1090)), Some(at(STRANGER, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(11_000)), Some(at(STRANGER, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(16_100)), None, "it has sent nothing for 15 s");
+    // Whoever is there as soon as the port is open has to wait for the answer, when the party sends.
+    let mut raced = first(1000, 10);
+    assert_eq!(raced.latch.tentative(&policy, ms(1070)), None);
+    raced.rtp(1075, at([203, 0, 113, 9], 1), 8, 0);
+    assert_eq!(raced.latch.tentative(&policy, ms(1100)), None);
+    assert_eq!(
+        first(1000, 12_000).latch.tentative(&policy, ms(12_200)),
+        None,
+        "long after the answer, continuity counts"
+    );
+}
+
+#[test]
+fn a_source_that_does_not_stay_put_is_unstable_and_a_rebinding_is_not() {
+    for each in [1u16, 10] {
+        let mut port = Port::new(&[Name::address(PHONE)]);
+        let mut unstable = None;
+        for n in 0..60u16 {
+            port.rtp(20 * u64::from(n), at(PHONE, 1000 + n / each), 7, n);
+            if port.latch.is_unstable(ms(20 * u64::from(n))) {
+                unstable = unstable.or(Some(n));
+            }
+        }
+        assert!(unstable.is_some_and(|n| n <= 2 * each + 2), "{each}: {unstable:?}");
+        assert!(
+            !port.latch.is_unstable(ms(1180 + 30_001)),
+            "30 s after its last move it may be latched again"
+        );
+    }
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    port.talk(0, at(PHONE, 1), 7, 0, 50);
+    assert!(port.talk(1000, at(PHONE, 2), 7, 50, 50).contains(&Verdict::Moved));
+    assert!(port.talk(10_000, at(PHONE, 3), 7, 500, 50).contains(&Verdict::Moved));
+    assert!(!port.latch.is_unstable(ms(11_000)), "nine seconds apart");
+    // Another's packets do not make a source unstable, from however many ports they come.
+    let mut port = Port::new(&[Name::address(PHONE)]);
+    for n in 0..200u16 {
+        port.rtp(20 * u64::from(n), at(PHONE, 1), 7, n);
+        port.rtp(20 * u64::from(n) + 5, at(STRANGER, 1000 + n), 8, n);
+        port.rtp(20 * u64::from(n) + 6, at(STRANGER, 5000 + n), 7, n + 1);
+        assert_eq!(
+            (port.latch.is_unstable(ms(20 * u64::from(n) + 6)), port.learned()),
+            (false, Some(at(PHONE, 1))),
+            "{n}"
+        );
     }
 }

@@ -165,7 +165,7 @@ proptest! {
         let mut port = Port::new(&[]);
         let phone = at(PHONE, 1);
         play(&mut port, &shots, start, 500, |port, time, sent, _| {
-            let admitted = port.latch.admitted(&port.learner.policy);
+            let admitted = port.latch.admitted(&port.learner.policy, port.now, true);
             let held_by_another = port.learned().is_some_and(|source| source != phone);
             assert!(sent < 6 || held_by_another || admitted.contains(&phone), "at {time} ms after {sent} packets: {admitted:?}");
         });

@@ -13,7 +13,7 @@ LOSS_PERCENT = 1.0
 MOS = 3.6
 """Below, many users are dissatisfied (ITU-T G.107 Annex B)."""
 ANSWER_S = 2.0  # how long after the answer a party may be silent
-_LACKING = frozenset({reasons.TABLE_FULL, reasons.HASH_COLLISION, reasons.DATA_PLANE_UNAVAILABLE})
+_LACKING = frozenset({reasons.TABLE_FULL, reasons.HASH_COLLISION, reasons.DATA_PLANE_UNAVAILABLE, reasons.NOT_IN_DATA_PLANE, reasons.UNSTABLE_SOURCE})
 NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 
 

@@ -362,6 +362,7 @@ impl Worker {
 
     /// Packets of the party go out of the opposite port.
     fn forward(&mut self, port: &mut Port, range: Range<usize>) {
+        self.aim(port);
         if let Some(media) = port.read(self.batch.packet(range.end - 1)) {
             port.latch.sync(self.now, &self.policy, media);
         }
@@ -385,6 +386,27 @@ impl Worker {
             port.counters.relayed.set(port.counters.relayed.get() - refused as u64);
             self.totals.relayed.set(self.totals.relayed.get() - refused as u64);
             port.drop(refused, &self.totals);
+        }
+    }
+
+    /// The opposite port's party is not latched: send to the only source there is, if nothing speaks against it.
+    fn aim(&mut self, port: &Port) {
+        let Some(out) = port.opposite.and_then(|at| self.slots.get_mut(at)?.port.as_deref_mut()) else {
+            return;
+        };
+        if out.component == Component::Rtcp || out.asymmetric || out.latch.learned().is_some() {
+            return;
+        }
+        let Some(source) = out.latch.tentative(&self.policy, self.now) else {
+            return;
+        };
+        if out.remote == Address::from(source) {
+            return;
+        }
+        out.send_to(Some(source));
+        out.outgoing.end();
+        for waited in out.outgoing.take(held_bytes(&self.totals)) {
+            deliver(&self.totals, port, out, &waited);
         }
     }
 
@@ -480,7 +502,14 @@ impl Worker {
         }
         match verdict {
             Verdict::Latched | Verdict::Moved | Verdict::Restored => self.learn(port, at, source),
-            Verdict::Known => self.forward(port, at..at + 1),
+            Verdict::Known => {
+                // A source that does not stay put.
+                if port.source != Address::default() && port.latch.is_latched_to(source) {
+                    port.source = *self.batch.sender(at);
+                    port.send_to(Some(source));
+                }
+                self.forward(port, at..at + 1);
+            }
             Verdict::Waiting if early => self.forward(port, at..at + 1),
             Verdict::Waiting | Verdict::Ask | Verdict::Contested => {
                 let fast = port.contest.count(self.now, source);

@@ -208,16 +208,13 @@ impl Book {
         };
         let side = described(is_update, swapped);
         let Some(address) = signalled(media) else { return Ok(()) };
-        let policy = self.learner.policy;
         self.with(id, |book, line| {
             let leg = line.leg(side);
             let moved = leg.signalled.is_some_and(|known| known != address);
             let changed = moved || (leg.signalled.is_some() && *leg.modifiers != *command.modifiers);
-            if changed {
+            let agrees = !is_update && line.leg(side.other()).offered.is_some();
+            if changed || agrees {
                 book.suspend(line, Reason::ReInvite, None);
-                if moved {
-                    line.leg_mut(side).forget(now, &policy, true);
-                }
                 book.sync(line, now);
                 book.pending_deletes(line, wait);
             }
@@ -317,6 +314,7 @@ impl Book {
         }
         leg.signalled = Some(signalled);
         leg.modifiers.clone_from(&branch.modifiers);
+        (leg.offered, leg.was_at) = (None, None);
         leg.is_another(now);
         leg.forget(now, &policy, true);
         self.suspend(line, Reason::ReInvite, Some(now + RESTORE));

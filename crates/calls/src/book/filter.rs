@@ -1,7 +1,8 @@
 //! Source filters: until a stream is offloaded, a relay port takes packets of its party only.
 //!
 //! A relay such as rtpproxy latches to the first packet at a new port (CVE-2017-14114). The port admits the addresses that signalling names,
-//! and sources that learning admits: the latched one, or the contestants, so that no defence costs a party its audio for longer than the attack lasts.
+//! and sources that learning admits: the latched one, the contestants, or the only one that sends, so that no defence costs a party its audio for
+//! longer than the attack lasts. A port whose party's source does not stay put is open.
 //! Where the relay itself knows a party by ICE or a key, the port admits everybody.
 
 use super::Book;
@@ -56,11 +57,14 @@ impl Book {
         if matches!(line.described, Some(Reason::Ice | Reason::Dtls | Reason::Srtp)) {
             return Some(vec![everybody(port.addr)]);
         }
-        let policy = &self.learner.policy;
+        if leg.rtp.is_unstable(now) {
+            return Some(vec![everybody(port.addr)]);
+        }
+        let (policy, quiet) = (&self.learner.policy, self.learner.scanners.are_quiet(now));
         let mut allowed: Vec<IpAddr> = Vec::new();
         let admitted = [Component::Rtp, Component::Rtcp]
             .into_iter()
-            .flat_map(|component| leg.latch(component).admitted(policy));
+            .flat_map(|component| leg.latch(component).admitted(policy, now, quiet));
         for addr in admitted
             .map(|source| source.addr)
             .chain(leg.rtp.names().iter().rev().map(|name| name.addr))

@@ -64,6 +64,7 @@ impl Book {
             sequence: None,
         });
         let leg = line.leg_mut(id.sender);
+        leg.noticed |= component == Component::Rtp;
         let before = leg.latch(component).learned();
         let mut verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
         if verdict == Verdict::Waiting && component == Component::Rtcp && leg.is_rtcp_of_party(source) {
@@ -114,7 +115,9 @@ impl Book {
     fn learned(&mut self, line: &mut Line, id: StreamId, before: Option<Endpoint>, verdict: Verdict, source: Endpoint, now: Time) {
         let after = line.leg(id.sender).latch(id.component).learned();
         let mut news = after != before || matches!(verdict, Verdict::Contested | Verdict::Waiting);
-        if let Some(learned) = after.filter(|_| after != before) {
+        // One that does not stay put moves with each packet.
+        let roams = verdict == Verdict::Known && before.is_some();
+        if let Some(learned) = after.filter(|_| after != before && !roams) {
             if let Some(before) = before {
                 let moved = Happening::Moved {
                     stream: id,

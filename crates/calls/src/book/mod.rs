@@ -47,6 +47,9 @@ use std::time::Duration;
 /// An entry that is out for one packet is out without a word for so long; then the stream's state says so.
 const REFRESH_UNSEEN: Duration = Duration::from_secs(1);
 
+/// How long after an offer in a call that is up its media stays on the relay, if no answer comes.
+const OFFER_HOLD: Duration = Duration::from_secs(4);
+
 /// Call-IDs of which SIP is remembered until commands have named the parties, in each of two generations.
 const MOST_SIP_SEEN: usize = 10_000;
 
@@ -264,6 +267,12 @@ impl Book {
         line.resume_at = resume_at;
     }
 
+    /// Something was offered that has no answer yet: the media stays where it is, on the relay, as long as an answer is likely to come.
+    fn await_answer(&mut self, line: &mut Line, now: Time) {
+        self.suspend(line, Reason::ReInvite, Some(now + OFFER_HOLD));
+        self.sync(line, now);
+    }
+
     /// A line comes in or goes out: count its RTP streams.
     fn count_line(&mut self, line: &Line, comes: bool) {
         for side in Side::BOTH {
@@ -294,7 +303,7 @@ impl Book {
 
     fn sync_stream(&mut self, line: &mut Line, id: StreamId, now: Time, writes: &mut Vec<Write>) {
         let held = self.held(line, id);
-        let wanted = plan(line, id, now, &self.settings, held.port);
+        let wanted = plan(line, id, now, &self.settings, &self.learner.policy, held.port);
         let Some(entry) = wanted.entry else {
             if let Some(port) = line.leg(id.sender).relay_port(id.component).filter(|_| held.entry) {
                 self.table.unwant(id, port, writes);
@@ -449,6 +458,8 @@ impl Book {
         self.unplace(line, side, now);
         let policy = self.learner.policy;
         let leg = line.leg_mut(side);
+        // The party is where it was.
+        leg.was_at = leg.rtp.learned().map(|source| source.addr).or(leg.was_at);
         (leg.relay, leg.placed_at, leg.shares_port) = (Some(relay), now, false);
         leg.forget(now, &policy, false);
         for component in COMPONENTS {
@@ -461,7 +472,7 @@ impl Book {
                 component,
             };
             let before = self.table.assign(port, id);
-            if let Some(former) = self.former.take(now, port) {
+            if let Some(former) = self.former.take(now, port, line.id) {
                 line.leg_mut(side).latch_mut(component).keep_out(now, &policy, former);
             }
             if let Some(before) = before.filter(|before| before.line != line.id) {
@@ -485,7 +496,7 @@ impl Book {
             self.table.unwant(id, port, &mut writes);
             self.table.withdraw(port, id);
             if let Some(former) = line.leg(side).latch(component).former() {
-                self.former.add(now, self.learner.policy.former_hold, port, former);
+                self.former.add(now, self.learner.policy.former_hold, port, line.id, former);
             }
         }
         self.emit(writes);

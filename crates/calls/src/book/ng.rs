@@ -13,7 +13,7 @@ use crate::limits::Refusal;
 use crate::line::Line;
 use crate::reason::Reason;
 use shunt_hep::sip::Sdp;
-use shunt_latch::Time;
+use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_ng::{
     CallDescription, Cause, Command, Effect, LineDescription, MediaFlags, Needs, PartyDescription, RelayReason, Reply, ReplyResult, Verb,
@@ -188,8 +188,11 @@ impl Book {
             self.with(id, |book, line| {
                 let named = tags.into_iter().flatten().any(|tag| line.side_of(tag).is_some());
                 if named && line.is_answered() {
-                    book.suspend(line, Reason::ReInvite, None);
-                    book.sync(line, now);
+                    // An offer is not an agreement: what is latched stays, and media may come from where the offer says.
+                    for side in Side::BOTH {
+                        book.name_leg(line, side, now);
+                    }
+                    book.await_answer(line, now);
                     book.pending_deletes(line, wait);
                 }
             });
@@ -232,10 +235,8 @@ impl Book {
         if reply.recordings {
             blocks.push(Reason::Recording);
         }
-        let mut answered = command.verb != Verb::Offer;
         for id in self.lines_named(call_id) {
             self.with(id, |book, line| {
-                answered |= line.is_answered();
                 for reason in &blocks {
                     line.block(*reason);
                 }
@@ -243,7 +244,11 @@ impl Book {
                 book.sync(line, now);
             });
         }
-        if answered { After::Describe } else { After::Nothing }
+        if command.verb == Verb::Offer {
+            After::Nothing
+        } else {
+            After::Describe
+        }
     }
 
     /// The first offer of a call: the reply has the ports that the callee sends to.
@@ -316,6 +321,7 @@ impl Book {
             let address = signalled(party);
             let leg = line.leg_mut(side);
             if let Some(known) = leg.signalled.filter(|known| Some(*known) != address) {
+                leg.was_at = None;
                 // What is still under way from its former address is not to be learned; one that was switched off has none.
                 leg.forget(now, &policy, answered && known.port != 0);
             }
@@ -466,13 +472,18 @@ pub(super) fn counted(line: &Line, reply: &[u8]) -> (bool, Option<RelayCount>) {
         return (true, None);
     }
     let Ok(description) = describe(reply) else { return (false, None) };
-    let packets = Side::BOTH.map(|side| {
-        let ports = COMPONENTS.map(|component| line.leg(side).relay_port(component));
+    let count = |side: Side, components: &[Component]| {
+        let ports: Vec<_> = components.iter().map(|component| line.leg(side).relay_port(*component)).collect();
         let streams = description.tags.iter().flat_map(|tag| &tag.medias).flat_map(|media| &media.streams);
         let streams = streams.filter(|stream| stream.local.is_some() && ports.contains(&stream.local));
         streams.fold(0, |sum: u64, stream| sum.saturating_add(stream.packets))
-    });
-    (false, Some(RelayCount { packets, left: None }))
+    };
+    let counted = RelayCount {
+        packets: Side::BOTH.map(|side| count(side, &COMPONENTS)),
+        rtp: Side::BOTH.map(|side| count(side, &[Component::Rtp])),
+        left: None,
+    };
+    (false, Some(counted))
 }
 
 /// Whether the relay does not know the call of a command.

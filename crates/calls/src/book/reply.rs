@@ -5,7 +5,7 @@ use super::command::{described, signalled};
 use crate::call::Call;
 use crate::decision::{Decision, Happening};
 use crate::ids::{LineId, RelayId, Side};
-use crate::leg::next_port;
+use crate::leg::{Offered, next_port};
 use crate::line::{Line, Notification};
 use crate::reason::Reason;
 use crate::record::CallNumber;
@@ -112,10 +112,6 @@ impl Book {
 
     /// The relay did not take the change.
     pub(super) fn unchanged(&mut self, line: &mut Line, now: Time) {
-        for side in Side::BOTH {
-            line.leg_mut(side).rtp.lift_quarantine();
-            line.leg_mut(side).rtcp.lift_quarantine();
-        }
         self.resume(line, now);
     }
 
@@ -265,15 +261,24 @@ impl Book {
                 branch.modifiers = self.modifiers.shared(media_modifiers(command, media));
             }
         }
-        if address.is_some() {
-            let asymmetric = self.is_asymmetric(line.relay, media);
+        if let Some(signalled) = address {
+            let offer = Offered {
+                signalled,
+                modifiers: self.modifiers.shared(command.modifiers),
+                keepalive: self.modifiers.shared(keepalive_modifiers(command)),
+                asymmetric: self.is_asymmetric(line.relay, media),
+            };
             let leg = line.leg_mut(side);
-            leg.signalled = address;
-            leg.modifiers = self.modifiers.shared(command.modifiers);
-            leg.keepalive = self.modifiers.shared(keepalive_modifiers(command));
-            leg.asymmetric = asymmetric;
-            leg.rtp.set_asymmetric(asymmetric);
-            leg.rtcp.set_asymmetric(asymmetric);
+            if is_update && answered {
+                // Until its answer, the party is where it was; it may be there already.
+                let differs = leg.signalled != Some(signalled) || leg.modifiers != offer.modifiers;
+                leg.offered = differs.then(|| Box::new(offer));
+            } else {
+                self.agree(line, side, offer, now);
+            }
+        }
+        if !is_update && let Some(offer) = line.leg_mut(side.other()).offered.take() {
+            self.agree(line, side.other(), *offer, now);
         }
         for side in Side::BOTH {
             self.name_leg(line, side, now);
@@ -296,8 +301,21 @@ impl Book {
             }
         }
         self.mark(line);
+        if line.leg(side).offered.is_some() {
+            return self.await_answer(line, now);
+        }
         // An offer or answer says that the call goes on, also after a CANCEL of one branch.
         self.resume(line, now);
+    }
+
+    /// Signalling is agreed on what it says of a party: one that has moved is learned anew.
+    fn agree(&mut self, line: &mut Line, side: Side, offer: Offered, now: Time) {
+        let policy = self.learner.policy;
+        let leg = line.leg_mut(side);
+        if leg.agree(offer) {
+            leg.was_at = None;
+            leg.forget(now, &policy, true);
+        }
     }
 
     fn set_notification(&mut self, line: &mut Line, media: &Media, peer: Option<IpAddr>, is_update: bool, fresh: bool, has_address: bool) {
@@ -336,13 +354,15 @@ impl Book {
         leg.sdp = facts.map(|facts| facts.line).or_else(|| before.2.clone());
         let sdp = leg.sdp.as_ref().and_then(Sdp::rtp);
         let mut news = before.0 != leg.muxes || before.1 != leg.signalled_rtcp || before.2 != leg.sdp;
-        let of = |ends: [Option<Endpoint>; 2]| -> Names {
-            let addresses = known.iter().map(|addr| Name::address(*addr));
+        let (offered, was_at) = (leg.offered.as_ref().map(|offer| offer.signalled), leg.was_at);
+        let of = |ends: [Option<Endpoint>; 3]| -> Names {
+            let addresses = known.iter().copied().chain(was_at).map(Name::address);
             addresses.chain(ends.into_iter().flatten().map(Name::from)).collect()
         };
-        let rtp = self.learner.nameable(of([sdp, signalled]));
+        let rtp = self.learner.nameable(of([sdp, offered, signalled]));
         let rtcp = self.learner.nameable(of([
             line.leg(side).signalled_rtcp.or_else(|| next_port(sdp?)),
+            offered.and_then(next_port),
             signalled.and_then(next_port),
         ]));
         let addresses: Vec<IpAddr> = rtp.iter().map(|name| name.addr).collect();

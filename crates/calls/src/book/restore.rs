@@ -189,7 +189,7 @@ impl Book {
     /// The states that follow from what the row says: they are no news.
     fn restore_states(&self, line: &mut Line, now: Time) {
         for id in line.stream_ids() {
-            let wanted = plan(line, id, now, &self.settings, self.held(line, id).port);
+            let wanted = plan(line, id, now, &self.settings, &self.learner.policy, self.held(line, id).port);
             let is_in = wanted.entry.is_none_or(|entry| self.table.present(id, entry.port()) == Some(entry));
             let stream = line.stream_mut(id.sender, id.component);
             (stream.state, stream.reason) = if is_in {

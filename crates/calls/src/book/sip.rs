@@ -148,7 +148,14 @@ impl Book {
             let lines = sdp.media.iter().take(MOST_MEDIA);
             party.media = lines.map(|media| media_facts(media, &mut self.sdp_kinds)).collect();
         }
-        party.command.replace(digest) == Some(digest)
+        let repeated = party.command.replace(digest) == Some(digest);
+        if !repeated {
+            // The same answer to another offer is another agreement.
+            let seen = self.sip_seen.entry(call_id.into(), SipSeen::default);
+            let others = seen.parties.iter_mut().filter(|party| *party.tag != *tag);
+            others.for_each(|party| party.command = None);
+        }
+        repeated
     }
 
     /// An INVITE goes out: who is called is there, and may send before the answer.
@@ -209,13 +216,16 @@ impl Book {
         }
     }
 
-    /// A re-INVITE was rejected: the media stays where it was.
+    /// A re-INVITE was rejected: the media stays where it was, and what was offered counts no more.
     fn rejected(&mut self, now: Time, message: &Message) {
         for id in self.lines_of_dialog(message) {
             self.with(id, |book, line| {
                 for side in Side::BOTH {
-                    line.leg_mut(side).rtp.lift_quarantine();
-                    line.leg_mut(side).rtcp.lift_quarantine();
+                    line.leg_mut(side).offered = None;
+                    book.name_leg(line, side, now);
+                }
+                if line.suspended == Some(Reason::ReInvite) {
+                    book.resume(line, now);
                 }
                 book.sync(line, now);
             });

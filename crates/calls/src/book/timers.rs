@@ -4,6 +4,7 @@ use super::learn::ago;
 use super::{Book, ng};
 use crate::decision::{Decision, Happening, Purpose};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId};
+use crate::leg::Evidence;
 use crate::line::{Check, Line};
 use crate::reason::Reason;
 use crate::settings::{Relay, RelayKind};
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// The time-out that a relay's session has while its media is offloaded, s.
 const RAISED_TTL: u32 = 3600;
+/// Between two questions for the count of a party that seems silent, at least; and how many of them there are in the time that it has been.
+const LEAST_BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
+const QUESTIONS: u32 = 30;
 const REFRESH: Duration = Duration::from_secs(1200);
 /// How long a time-out waits for the data plane's and the relay's word.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -70,14 +74,10 @@ impl Book {
         let mut due: Vec<Time> = line.resume_at.into_iter().collect();
         for side in Side::BOTH {
             due.extend(self.filter_due(line, side, now));
-            // A party that sends is no longer waited for.
-            let silent = line.leg(side.other()).source(Component::Rtp).is_none();
-            let one_way = line
-                .leg(side)
-                .latched_at
-                .filter(|_| silent)
-                .map(|at| at + self.settings.one_way_after);
-            due.extend(one_way.filter(|at| *at > now));
+            due.extend(self.question_due(line, side));
+            let leg = line.leg(side);
+            let reviews = [leg.rtp.review_due(&self.learner.policy), leg.rtp.unstable_until()];
+            due.extend(reviews.into_iter().flatten().filter(|at| *at > now));
         }
         for id in line.stream_ids() {
             let stream = line.stream(id.sender, id.component);
@@ -94,12 +94,47 @@ impl Book {
         due.into_iter().min()
     }
 
+    /// When the relay is to be asked for its count of a party of which the data plane has seen nothing. It is asked again while the stream towards
+    /// that party is offloaded, because the party may begin to send; the more seldom, the longer it has been silent.
+    fn question_due(&self, line: &Line, side: Side) -> Option<Time> {
+        let (leg, sender) = (line.leg(side), line.leg(side.other()));
+        let asks = self.settings.enabled
+            && line.is_answered()
+            && line.suspended.is_none()
+            && line.blocks.is_empty()
+            && line.described.is_none()
+            && !leg.asymmetric
+            && !leg.is_held()
+            && leg.evidence != Some(Evidence::OnRelay)
+            && leg.rtp.learned().is_none()
+            && leg.rtp.candidate_count() == 0
+            && self.relay(line.relay).is_some_and(|relay| relay.may_query);
+        let latched = sender.latched_at.filter(|_| asks && sender.source(Component::Rtp).is_some())?;
+        let least = self.settings.one_way_after.max(LEAST_BETWEEN_QUESTIONS);
+        Some(match leg.asked_at {
+            Some(asked) => asked + least.max(asked.since(latched) / QUESTIONS),
+            None => latched + self.settings.one_way_after,
+        })
+    }
+
+    fn ask_about_silence(&mut self, line: &mut Line, now: Time) {
+        let due = Side::BOTH.map(|side| self.question_due(line, side).is_some_and(|at| at <= now));
+        if due == [false; 2] {
+            return;
+        }
+        for side in Side::BOTH {
+            line.leg_mut(side).asked_at = Some(now);
+        }
+        self.ask_relay(line, Purpose::Silence, now);
+    }
+
     /// A line's timer: all that may be due. Returns whether a time-out's questions have waited long enough.
     fn look(&mut self, line: &mut Line, now: Time) -> bool {
         if line.resume_at.is_some_and(|at| at <= now) {
             self.after_bye(line, now);
         }
         self.sync(line, now);
+        self.ask_about_silence(line, now);
         if self.keepalive_due(line, now).is_some_and(|at| at <= now) {
             self.keep_alive(line, now);
         }
@@ -220,7 +255,7 @@ impl Book {
         let relay = self.relay(line.relay)?;
         if relay.kind == RelayKind::Rtpengine {
             return Some(Ok(match purpose {
-                Purpose::Check | Purpose::Count | Purpose::KeepAlive => shunt_ng::build::query(&line.call),
+                Purpose::Check | Purpose::Silence | Purpose::Count | Purpose::KeepAlive => shunt_ng::build::query(&line.call),
                 Purpose::Delete => shunt_ng::build::delete(&line.call, None, None, None),
                 Purpose::Restore => return None,
             }));
@@ -242,7 +277,7 @@ impl Book {
                 let ttl = (relay.keepalive == KeepAlive::TtlModifier).then_some(ttl);
                 Some(build::lookup(&line.leg(Side::Callee).keepalive, target, None, 0, ttl))
             }
-            Purpose::Check | Purpose::Count => relay.may_query.then(|| build::query(target, &[], false, None)),
+            Purpose::Check | Purpose::Silence | Purpose::Count => relay.may_query.then(|| build::query(target, &[], false, None)),
             Purpose::Delete => Some(build::delete(target, false)),
             Purpose::Restore => None,
         }
@@ -275,6 +310,13 @@ impl Book {
                 }
                 line.relay_packets = Some(count);
                 line.relay_counts = Some((counted.packets, now));
+                if purpose == Purpose::Silence {
+                    let apart = book.settings.one_way_after.max(LEAST_BETWEEN_QUESTIONS);
+                    for side in Side::BOTH {
+                        line.leg_mut(side).relay_counted(counted.rtp[side.index()], now, apart);
+                    }
+                    book.sync(line, now);
+                }
             }
             if purpose == Purpose::KeepAlive && book.is_rtpengine(line.relay) {
                 book.keep_at_rtpengine(line, reply.is_some(), gone, now);
@@ -434,6 +476,8 @@ impl Book {
 pub(super) struct RelayCount {
     /// Of who is named first in the command, and of the other one.
     pub(super) packets: [u64; 2],
+    /// Those of RTP alone.
+    pub(super) rtp: [u64; 2],
     /// Until the relay's own time-out, s.
     pub(super) left: Option<u64>,
 }
@@ -459,8 +503,11 @@ fn relay_count(command: &[u8], reply: &[u8]) -> Option<RelayCount> {
             .find(|counter| counter.name == wanted)
             .and_then(|counter| counter.value())
     };
+    // rtpproxy counts RTP.
+    let packets = [value(b"npkts_ina")?, value(b"npkts_ino")?];
     Some(RelayCount {
-        packets: [value(b"npkts_ina")?, value(b"npkts_ino")?],
+        packets,
+        rtp: packets,
         left: value(b"ttl"),
     })
 }

@@ -7,7 +7,7 @@ use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::Source;
 use shunt_rtpproxy::Command;
 use shunt_rtpproxy::capability::KeepAlive;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub struct Bench {
     pub allowed: Vec<IpAddr>,
     pub outcome: Outcome,
     pub asked: Vec<(LineId, Vec<u8>)>,
+    /// RTP packets that the relay has counted of each party, when it is asked about one that seems silent.
+    pub counts: [u64; 2],
     /// The relay has no session any more.
     pub gone: bool,
     pub ended: Vec<Reason>,
@@ -42,6 +44,8 @@ pub struct Bench {
     pub blocked: Vec<Found>,
     pub deleted: Vec<FiveTuple>,
     pub stored: usize,
+    /// When entries last met a packet, where a test says so.
+    pub met: HashMap<FiveTuple, Time>,
     /// No packet since.
     pub silent_since: Option<Time>,
     reported: bool,
@@ -94,6 +98,7 @@ impl Bench {
             allowed: Vec::new(),
             outcome: Outcome::Done,
             asked: Vec::new(),
+            counts: [0; 2],
             gone: false,
             ended: Vec::new(),
             calls: Vec::new(),
@@ -105,6 +110,7 @@ impl Bench {
             blocked: Vec::new(),
             deleted: Vec::new(),
             stored: 0,
+            met: HashMap::new(),
             silent_since: None,
             reported: false,
         }
@@ -156,12 +162,11 @@ impl Bench {
             }
             Decision::Allow(addr) => self.allowed.push(addr),
             Decision::ReadIdle(keys) => {
-                let idle = self.silent_since.map_or(Duration::ZERO, |since| self.now.since(since));
                 let read: Vec<Idle> = keys
                     .into_iter()
                     .map(|key| Idle {
                         key,
-                        idle: Some(idle),
+                        idle: Some(self.idle(&key)),
                         sequence: None,
                     })
                     .collect();
@@ -171,6 +176,10 @@ impl Bench {
                 line, purpose, command, ..
             } => {
                 self.asked.push((line, command.clone()));
+                if purpose == Purpose::Silence && self.kind == RelayKind::Rtpproxy {
+                    let reply = format!("60 {} {} 0 0", self.counts[0], self.counts[1]);
+                    return self.book.relay_replied(self.now, line, purpose, &command, Some(reply.as_bytes()));
+                }
                 if purpose == Purpose::Check || purpose == Purpose::KeepAlive {
                     let reply: &[u8] = match (self.kind, self.gone) {
                         (RelayKind::Rtpproxy, false) => b"3600 7 7 14 0",
@@ -198,6 +207,11 @@ impl Bench {
             _ => {}
         }
         Vec::new()
+    }
+
+    fn idle(&self, key: &FiveTuple) -> Duration {
+        let met = self.met.get(key).copied().or(self.silent_since);
+        met.map_or(Duration::ZERO, |since| self.now.since(since))
     }
 
     pub fn before(&mut self, text: &str) -> (Step, Option<Refusal>) {

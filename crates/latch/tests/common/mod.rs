@@ -32,6 +32,8 @@ pub struct Port {
     pub learner: Learner,
     pub latch: Latch,
     pub last_packet: Time,
+    /// Of the latest packet.
+    pub now: Time,
 }
 
 impl Port {
@@ -46,10 +48,12 @@ impl Port {
             learner,
             latch,
             last_packet: ms(0),
+            now: ms(0),
         }
     }
 
     pub fn packet(&mut self, packet: &Packet) -> Verdict {
+        self.now = packet.at;
         let facts = Facts {
             last_packet: self.last_packet,
             sequence: None,
