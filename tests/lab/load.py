@@ -148,6 +148,10 @@ class Phones:
         return found[0], found[1]
 
 
+# A relay answers a number that it has seen lately as it did then, whichever client it is of.
+_commands = itertools.count(1)
+
+
 def datagrams(sock: socket.socket) -> Iterator[bytes]:
     """What has arrived on a socket that does not block; that nobody listened where it had sent to is no matter."""
     while True:
@@ -166,7 +170,6 @@ class ControlClient:
         self._sock = sock
         self.timeout, self.tries = timeout, tries
         self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
-        self._numbers = itertools.count(1)
         self.repeated = 0
         self.slowest = 0.0
         asyncio.get_running_loop().add_reader(sock, self._readable)
@@ -188,7 +191,7 @@ class ControlClient:
 
     async def command(self, text: str, *, tries: int | None = None, timeout: float | None = None) -> bytes | None:
         """The reply; None when there was none after all tries."""
-        cookie = b"%d_%d" % (os.getpid(), next(self._numbers))
+        cookie = b"%d_%d" % (os.getpid(), next(_commands))
         future = self._waiting[cookie] = asyncio.get_running_loop().create_future()
         began = time.monotonic()
         try:

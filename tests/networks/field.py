@@ -20,7 +20,7 @@ from shunt.net import Endpoint
 from tests.agent_daemon.lab import Lab
 from tests.lab.load import ControlClient
 from tests.lab.processes import CONTROL_PORT, NG_PORT, RELAY_PORT, RTPENGINE_PORT, open_socket
-from tests.lab.topology import CALLEE_IP, CALLER_IP, NATCALLER_IP, Topology
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP, NATCALLER_IP, Topology
 from tests.tools.ng import decode, encode
 
 IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "natcaller": NATCALLER_IP}
@@ -34,7 +34,7 @@ _RELAY = re.compile(r"c=IN IP4 (\S+)[\s\S]*m=audio (\d+)")
 Place = tuple[str, int]
 
 
-@dataclass
+@dataclass(eq=False)
 class Phone:
     """Sockets in a host's namespace. It sends RTP of one SSRC from its first socket, unless told otherwise, and counts what arrives at any of them."""
 
@@ -44,7 +44,8 @@ class Phone:
     media: Callable[[int, int], bytes] | None = None
     """Makes the packet of a number and an SSRC; None: RTP."""
     sockets: list[socket.socket] = field(default_factory=list)
-    ssrc: int = field(default_factory=lambda: next(_ssrcs))
+    ssrcs: list[int] = field(default_factory=lambda: [next(_ssrcs)])
+    """The last one is what it sends."""
     sequence: int = 0
     sent: list[float] = field(default_factory=list)
     """When each packet left."""
@@ -70,6 +71,16 @@ class Phone:
     def port(self) -> int:
         return int(self.sockets[-1].getsockname()[1])
 
+    def move(self, *, anew: bool = False) -> None:
+        """Send from another port from now on. anew: with another SSRC too."""
+        self.open()
+        if anew:
+            self.ssrcs.append(next(_ssrcs))
+
+    def heard(self, other: "Phone") -> int:
+        """Packets of the other phone that have arrived."""
+        return sum(self.received[ssrc] for ssrc in other.ssrcs)
+
     def _readable(self, sock: socket.socket) -> None:
         while True:
             try:
@@ -82,7 +93,7 @@ class Phone:
     def send(self) -> None:
         """One packet now."""
         self.sequence = (self.sequence + 1) & 0xFFFF
-        data = self.media(self.sequence, self.ssrc) if self.media else rtp(self.sequence, self.ssrc)
+        data = (self.media or rtp)(self.sequence, self.ssrcs[-1])
         if self.relay is not None:
             self.sockets[-1].sendto(data, self.relay)
             self.sent.append(time.monotonic())
@@ -99,6 +110,11 @@ class Phone:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
         self._talk = asyncio.create_task(talking())
+
+    def forget(self) -> None:
+        """Count from now on."""
+        self.sent.clear()
+        self.received.clear()
 
     async def hush(self) -> None:
         if self._talk is not None:
@@ -162,8 +178,8 @@ class Call:
             await phone.hush()
         await asyncio.sleep(0.3)
         return [
-            Sent("caller → callee", len(self.caller.sent), self.callee.received[self.caller.ssrc]),
-            Sent("callee → caller", len(self.callee.sent), self.caller.received[self.callee.ssrc]),
+            Sent("caller → callee", len(self.caller.sent), self.callee.heard(self.caller)),
+            Sent("callee → caller", len(self.callee.sent), self.caller.heard(self.callee)),
         ]
 
 
@@ -217,6 +233,11 @@ class Field:
     def _is_up(self, call_id: str) -> bool:
         call = next(call for call in self._made if call.call_id == call_id)
         return call.caller.relay is not None
+
+    def invite(self, call: Call, source: str) -> None:
+        """Show the agent a copy of the caller's INVITE, which came from this address."""
+        lines = ["INVITE sip:1@x SIP/2.0", f"Via: SIP/2.0/UDP {source}:5060;branch=z9hG4bK{call.call_id}", "From: <sip:a@x>;tag=A", "To: <sip:b@x>"]
+        self.sip("\r\n".join([*lines, f"Call-ID: {call.call_id}", "CSeq: 1 INVITE", "Content-Length: 0", "", ""]), (source, 5060), (EDGE_IP, 5060))
 
     def sip(self, message: str, source: Place, destination: Place) -> None:
         """Show the agent a copy of a SIP message, as the SIP server does by HEP. The relay alone is told nothing."""
