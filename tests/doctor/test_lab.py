@@ -38,7 +38,7 @@ class Host:
         file = self.work / "asked.yaml"
         file.write_text(yaml.safe_dump(config))
         command = self.edge.topology.enter("edge", sys.executable, "-m", "shunt.cli.main", "doctor", "-c", str(file), *options)
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT / "operator")}, check=False, timeout=180)
 
     def checks(self, code: int, **sections: Any) -> Checks:
         """Its findings by what was looked at."""

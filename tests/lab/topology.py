@@ -31,8 +31,8 @@ EDGE_INTERFACES = ("e-caller", "e-callee", "e-nat")
 HOSTS = ("edge", "caller", "callee", "nat", "natcaller")
 SINK_PORTS = "6000-31999"
 
-# Where sockets are that ask for any port: where no media is, so that no RTCP comes to them either.
-_ANY_PORT = {"edge": "10000 21999", "phones": "50000 60999"}
+# Where phones' sockets are that ask for any port: where no media is, so that no RTCP comes to them either.
+_ANY_PORT = "50000 60999"
 
 _LOCKS = Path("/run/shunt-lab")
 _NETNS = Path("/run/netns")
@@ -172,7 +172,9 @@ class Topology:
         }
         for host in HOSTS:
             forward = int(host == "nat")
-            settings = {"ipv4/ip_local_port_range": _ANY_PORT["edge" if host == "edge" else "phones"], "ipv4/ip_forward": forward, "ipv6/conf/all/forwarding": forward, "ipv4/conf/all/rp_filter": 0}
+            settings: dict[str, object] = {"ipv4/ip_forward": forward, "ipv6/conf/all/forwarding": forward, "ipv4/conf/all/rp_filter": 0}
+            if host != "edge":
+                settings["ipv4/ip_local_port_range"] = _ANY_PORT
             self.run(host, "sh", "-ec", "; ".join(f"echo '{value}' > /proc/sys/net/{name}" for name, value in settings.items()))
             devices = sorted({device for device, _ in addresses[host]} | {"lo"})
             lines = [f"link set {device} up" for device in devices]
