@@ -184,6 +184,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
             tracing::warn!("{key} would meet the entry of {holder}, which has the same hash: that is removed");
             core.tell(|book, now| book.collided(now, holder));
         }
+        Event::Held(keys) => core.tell(|book, now| book.held_back(now, &keys)),
         Event::Packets(frames) => {
             if let Some(conferences) = core.conferences() {
                 conferences.copied(frames.iter().map(AsRef::as_ref));

@@ -200,6 +200,7 @@ pub fn table(written: &Written) -> TableFacts {
         outcome: match (written.outcome, &written.detail) {
             (shunt_calls::Outcome::TableFull, _) => Outcome::TableFull,
             (shunt_calls::Outcome::HashCollision, _) => Outcome::HashCollision,
+            (shunt_calls::Outcome::HostPolicy, _) => Outcome::HostPolicy,
             (shunt_calls::Outcome::Unavailable, None) => Outcome::Unavailable,
             (shunt_calls::Outcome::Unavailable, Some(_)) => Outcome::Unacknowledged,
             (shunt_calls::Outcome::Rejected | shunt_calls::Outcome::Done, _) => Outcome::Rejected,

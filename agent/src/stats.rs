@@ -128,6 +128,7 @@ fn is_failure(reason: Reason) -> bool {
         reason,
         Reason::TableFull
             | Reason::HashCollision
+            | Reason::HostPolicy
             | Reason::Rejected
             | Reason::DataPlaneUnavailable
             | Reason::Contested
@@ -173,6 +174,7 @@ fn outcome_name(operation: usize, outcome: Outcome) -> &'static str {
         Outcome::Done => ["installed", "installed", "removed"][operation],
         Outcome::TableFull => "table-full",
         Outcome::HashCollision => "hash-collision",
+        Outcome::HostPolicy => "host-policy",
         Outcome::Rejected => "rejected",
         Outcome::Unavailable => "data-plane-unavailable",
     }

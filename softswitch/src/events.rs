@@ -65,6 +65,8 @@ pub fn start(service: &Service) {
     keep("path MTUs", move || path_mtus(three.clone()));
     keep("owner's sign of life", move || owner_sign(four.clone()));
     keep("idle notices", move || idle(five.clone()));
+    let eight = each(service);
+    keep("host policy", move || host_policy(eight.clone()));
 }
 
 /// Deprecated because a type may give away a descriptor that it does not own; this one owns it.
@@ -173,6 +175,84 @@ async fn next_hops(service: Service) -> std::io::Result<()> {
                 break;
             }
         }
+    }
+}
+
+/// Follows the host's policies. Entries that they forbid are held back at once, and their owner is told until it has removed them.
+async fn host_policy(service: Service) -> std::io::Result<()> {
+    let fd = watch(service.plane.lock().await.policy_fd()?)?;
+    loop {
+        if let Ok(ready) = tokio::time::timeout(HOUSEKEEPING, fd.readable()).await {
+            ready?.clear_ready();
+        }
+        if service.plane.lock().await.follow_policy() {
+            judge(&service).await;
+        }
+        let held: Vec<FiveTuple> = service.plane.lock().await.relay.held().copied().collect();
+        if !held.is_empty() {
+            tell_held(&service, held).await;
+        }
+    }
+}
+
+/// Judges all entries, in slices.
+async fn judge(service: &Service) {
+    let mut cursor = Cursor::default();
+    loop {
+        let slice = Slice::begin();
+        match service.plane.lock().await.hold_back(&mut cursor, || slice.has_more()) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => {
+                tracing::error!("the host's policy has changed, and not all entries follow: {error}");
+                return;
+            }
+        }
+        pause().await;
+    }
+}
+
+async fn tell_held(service: &Service, held: Vec<FiveTuple>) {
+    let mut by_program: BTreeMap<Program, Vec<FiveTuple>> = BTreeMap::new();
+    for key in held {
+        let program = match service.programs.len() {
+            1 => Some(0),
+            _ => service.plane.lock().await.notes.ports.program_of(&key.dst),
+        };
+        if let Some(program) = program {
+            by_program.entry(program).or_default().push(key);
+        }
+    }
+    for (program, keys) in by_program {
+        let mut digests = Vec::new();
+        for (v6, name) in [(false, "softswitch.host_policy"), (true, "softswitch.host_policy6")] {
+            let Some(learn) = service.programs[program].tables.schema.learn(name) else {
+                continue;
+            };
+            let of_version: Vec<&FiveTuple> = keys.iter().filter(|key| key.is_v6() == v6).collect();
+            digests.extend(of_version.chunks(DIGEST).map(|part| pb::DigestList {
+                digest_id: learn.id,
+                list_id: 0,
+                data: part.iter().map(|key| digest_of_key(learn, key)).collect(),
+                target: Some(all_pipes()),
+            }));
+        }
+        service.sessions.send_digests(program, digests);
+    }
+}
+
+fn digest_of_key(learn: &Learn, key: &FiveTuple) -> pb::TableData {
+    let (src, dst) = (octets(key.src.addr), octets(key.dst.addr));
+    let (sport, dport) = (key.src.port.to_be_bytes(), key.dst.port.to_be_bytes());
+    let values: [&[u8]; 4] = [&src, &dst, &sport, &dport];
+    pb::TableData {
+        action_id: 0,
+        fields: learn
+            .fields
+            .iter()
+            .zip(values)
+            .map(|(field, value)| stream(field.id, value))
+            .collect(),
     }
 }
 

@@ -16,7 +16,8 @@ from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.bfrt.schema import Table
 from tests.tools.entry import LearnNotice, MediaRange, RelayEntry, StreamStats
 
-_OUTCOMES = {EXISTS: "exists", NO_SPACE: "full", NOT_FOUND: "absent"}
+_FAILED_PRECONDITION = 9
+_OUTCOMES = {EXISTS: "exists", NO_SPACE: "full", NOT_FOUND: "absent", _FAILED_PRECONDITION: "host-policy"}
 # How a relay entry's action is called: by the IP versions of its key and of what leaves, and whether the source differs from the key's
 # destination or the DSCP field is set.
 _ACTIONS = {
@@ -69,6 +70,8 @@ class Plane:
         self.allowlist = Filter(self.session, tables(names.ALLOWLIST))
         self._learns = {schema.learns[f"learn{six}"].id: schema.learns[f"learn{six}"] for six in ("", "6")}
         self.replication: Replication | None = Replication(self.session) if schema.tables.find("pipe.Egress.copy") is not None else None
+        self._held = {schema.learns[f"softswitch.host_policy{six}"].id: schema.learns[f"softswitch.host_policy{six}"] for six in ("", "6")}
+        self._held_back: set[FiveTuple] = set()
         self._learned = 0  # notices that have come, and those that the kernel had raised before
         totals = self.totals()
         self._learned_before, self._packets_before = totals["learn_notices"], totals["agent_packets"]
@@ -232,6 +235,10 @@ class Plane:
             if learn is not None:
                 self._learned += 1
                 self._waiting.append(_notice({field.name: next(one.stream for one in data.fields if one.field_id == field.id) for field in learn.fields}))
+            elif (held := self._held.get(number)) is not None:
+                values = {field.name: next(one.stream for one in data.fields if one.field_id == field.id) for field in held.fields}
+                src, dst = (Endpoint(values[f"{end}_addr"], int.from_bytes(values[f"{end}_port"], "big")) for end in ("src", "dst"))
+                self._held_back.add(FiveTuple(src, dst))
             elif self.replication is not None:
                 self.replication.receive(number, data)
 
@@ -245,6 +252,12 @@ class Plane:
 
         until(come, f"{wanted} learn notices")
         found, self._waiting = self._waiting[:limit], self._waiting[limit:]
+        return found
+
+    def held_back(self) -> set[FiveTuple]:
+        """The keys of entries that were reported as held back by the host's policy, since the last call."""
+        self._take_digests()
+        found, self._held_back = self._held_back, set()
         return found
 
     def poll_packets(self) -> list[bytes]:

@@ -247,6 +247,7 @@ pub enum Outcome {
     Rejected,
     TableFull,
     HashCollision,
+    HostPolicy,
     /// No acknowledgement came: the entry may be there or not.
     Unacknowledged,
     Unavailable,

@@ -92,6 +92,8 @@ pub enum Outcome {
     Done,
     TableFull,
     HashCollision,
+    /// The host's output path forbids it.
+    HostPolicy,
     Rejected,
     /// No answer: whether it was done is not known.
     Unavailable,

@@ -70,6 +70,7 @@ reasons! {
     DataPlaneUnavailable "data-plane-unavailable" "The data plane does not answer; its entries stay, no new one can be installed.";
     TableFull "table-full" "The data plane's relay table is full.";
     HashCollision "hash-collision" "Another stream's 5-tuple has the same hash in the switch, which cannot tell the two apart.";
+    HostPolicy "host-policy" "The host would encrypt, translate, mark, block or route these packets in a way that the data plane does not (IPsec, NAT, routing rules); only the kernel can send them.";
     Rejected "rejected" "The data plane rejected the entry.";
     Draining "draining" "The agent is draining: no new stream is offloaded.";
     Released "released" "The media line was deleted by signalling.";

@@ -311,7 +311,7 @@ impl Table {
                 row.phase = Phase::Present;
                 Some(Settled::Installed(owner, entry))
             }
-            (Phase::Inserting, Outcome::TableFull | Outcome::HashCollision | Outcome::Rejected) => {
+            (Phase::Inserting, Outcome::TableFull | Outcome::HashCollision | Outcome::HostPolicy | Outcome::Rejected) => {
                 self.remove(port);
                 Some(Settled::Failed(owner, entry, outcome))
             }

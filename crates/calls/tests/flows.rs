@@ -381,6 +381,37 @@ fn a_failed_write_is_tried_again() {
     assert_eq!(bench.held.len(), 2);
 }
 
+/// IPsec and the like: the host forbids the entry, at the first write or in mid-call.
+#[test]
+fn what_the_hosts_policy_forbids_stays_on_the_relay_and_comes_back() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    assert_eq!(bench.held.len(), 2);
+    let key = bench.held.values().next().unwrap().key();
+    bench.outcome = Outcome::HostPolicy;
+    let decisions = bench.book.held_back(bench.now, &[key, key]);
+    bench.carry_out(decisions);
+    assert_eq!(bench.held.len(), 1, "the other direction goes on");
+    let reasons = Side::BOTH.map(|side| bench.reason("c1", side));
+    assert!(
+        reasons.contains(&Reason::HostPolicy) && reasons.contains(&Reason::Offloaded),
+        "{reasons:?}"
+    );
+    for _ in 0..400 {
+        bench.pass(100);
+    }
+    assert_eq!(bench.held.len(), 1, "it is forbidden still");
+    bench.outcome = Outcome::Done;
+    for _ in 0..400 {
+        bench.pass(100);
+    }
+    assert_eq!(bench.held.len(), 2);
+    let decisions = bench.book.held_back(bench.now, &[FiveTuple::new(end("192.0.2.1:1"), key.dst)]);
+    bench.carry_out(decisions);
+    assert_eq!(bench.held.len(), 2, "an entry that is another one by now");
+}
+
 #[test]
 fn the_cost_of_a_command_does_not_grow_with_tags() {
     let limits = Limits {

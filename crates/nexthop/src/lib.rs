@@ -14,6 +14,7 @@ mod neighbours;
 mod netlink;
 mod nexthops;
 mod path_mtu;
+mod policy;
 mod row;
 mod table;
 #[cfg(test)]
@@ -22,5 +23,6 @@ mod tests;
 pub use kernel::{Event, Events, Framing, Kernel, KernelError, Link, Neighbour, Route};
 pub use netlink::Netlink;
 pub use nexthops::{Description, Moved, NextHops};
+pub use policy::{Flow, HostPolicy};
 pub use row::{Row, Rows, UNRESOLVED};
 pub use table::Exhausted;

@@ -25,6 +25,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 const NOT_FOUND: i32 = 5;
 const EXISTS: i32 = 6;
 const NO_SPACE: i32 = 8;
+const FAILED_PRECONDITION: i32 = 9;
 
 /// A write, and what is known of it.
 #[derive(Clone, Debug)]
@@ -76,6 +77,7 @@ impl Item {
             (EXISTS, Operation::Insert(entry)) => self.operation = Operation::Modify(entry),
             (NOT_FOUND, Operation::Modify(entry)) => self.operation = Operation::Insert(entry),
             (NOT_FOUND, Operation::Delete(_)) => self.finish(Outcome::Done, None),
+            (FAILED_PRECONDITION, _) => self.finish(Outcome::HostPolicy, Some(error.message.into())),
             (NO_SPACE, _) => self.finish(Outcome::TableFull, Some(error.message.into())),
             _ if error.is_temporary() => return true,
             _ => self.finish(Outcome::Rejected, Some(error.message.into())),

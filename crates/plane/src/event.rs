@@ -68,6 +68,8 @@ pub enum Event {
         key: FiveTuple,
         holder: FiveTuple,
     },
+    /// Entries whose packets the host's policy leaves to the relay: they have to go.
+    Held(Vec<FiveTuple>),
     /// Packets that the data plane copies to the agent (conferences), from the Ethernet header on.
     Packets(Vec<Bytes>),
 }

@@ -17,6 +17,7 @@ const RTP_VERSION: u64 = 2;
 pub(crate) enum LearnFilter {
     Miss { id: u32, fields: [u32; 8] },
     Packet { id: u32, length: u32, frame: u32 },
+    Held { id: u32, fields: [u32; 4] },
 }
 
 /// What a digest says.
@@ -24,6 +25,7 @@ pub(crate) enum LearnFilter {
 pub(crate) enum Digest {
     Notices(Vec<Notice>),
     Packets(Vec<Bytes>),
+    Held(Vec<FiveTuple>),
 }
 
 impl LearnFilter {
@@ -58,6 +60,16 @@ impl LearnFilter {
                 frame: id(learn, "frame")?,
             });
         }
+        for learn in ["softswitch.host_policy", "softswitch.host_policy6"]
+            .into_iter()
+            .filter_map(|name| schema.learn(name))
+        {
+            let mut fields = [0; 4];
+            for (field, name) in fields.iter_mut().zip(["src_addr", "dst_addr", "src_port", "dst_port"]) {
+                *field = id(learn, name)?;
+            }
+            found.push(Self::Held { id: learn.id, fields });
+        }
         Ok(found)
     }
 
@@ -76,9 +88,18 @@ impl LearnFilter {
                 });
                 Some(Digest::Packets(packets.collect()))
             }
+            Self::Held { id, fields } if *id == digest.digest_id => {
+                let keys = digest.data.iter().filter_map(|data| held(data, fields));
+                Some(Digest::Held(keys.collect()))
+            }
             _ => None,
         }
     }
+}
+
+fn held(data: &pb::TableData, fields: &[u32; 4]) -> Option<FiveTuple> {
+    let [src, dst, src_port, dst_port] = fields.map(|id| value(data, id));
+    Some(FiveTuple::new(endpoint(src?, src_port?)?, endpoint(dst?, dst_port?)?))
 }
 
 fn value(data: &pb::TableData, id: u32) -> Option<&Bytes> {

@@ -7,7 +7,7 @@ use crate::stats::{Clock, StreamStats, idle_ms, stats_of};
 use shunt_abi::relay::{detail, flow_key, layout_mark, overflow_entry, settings, slot, slot_flag, wide};
 use shunt_net::FiveTuple;
 use shunt_xdp::{Hash, Loaded, Put, Scan, Shared};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -18,6 +18,9 @@ const COUNTERS: usize = TTL + size_of::<u32>();
 const SLOT_FLAGS: usize = offset_of!(detail, slot_flags);
 const HEAD: std::ops::Range<usize> = 4..offset_of!(slot, seen);
 const COUNTED: std::ops::Range<usize> = offset_of!(slot, seen)..size_of::<slot>();
+
+/// The row of the next-hop table whose packets are passed to the stack.
+const UNRESOLVED: u16 = 0;
 
 /// Where packets leave, by rows of the next-hop table. Each entry holds one reference to the row of its action's addresses.
 pub trait Hops {
@@ -80,6 +83,8 @@ pub struct RelayTable {
     capacity: usize,
     count4: usize,
     count6: usize,
+    /// Entries whose packets are passed to the stack, whatever their next hop.
+    held: HashSet<FiveTuple>,
 }
 
 impl RelayTable {
@@ -104,6 +109,7 @@ impl RelayTable {
             capacity: mark.capacity as usize,
             count4: 0,
             count6: 0,
+            held: HashSet::new(),
         })
     }
 
@@ -323,6 +329,7 @@ impl RelayTable {
             }
             (None, None) => return Err(Fault::Absent),
         };
+        self.held.remove(&entry.key);
         hops.release(before.dst.addr, before.src.addr);
         Ok(())
     }
@@ -346,6 +353,7 @@ impl RelayTable {
 
     fn delete_slot(&mut self, hops: &mut impl Hops, at: usize, entry: &RelayEntry) {
         self.slots.retire(at);
+        self.held.remove(&entry.key);
         hops.release(entry.dst.addr, entry.src.addr);
         self.addresses.release(at, entry.key.dst.addr, entry.key.dst.port);
         *self.counted(entry.key.is_v6()) -= 1;
@@ -354,6 +362,7 @@ impl RelayTable {
     /// What goes with an overflow entry that has been deleted.
     fn forget_overflow(&mut self, hops: &mut impl Hops, entry: &RelayEntry) {
         let key = &entry.key;
+        self.held.remove(key);
         hops.release(entry.dst.addr, entry.src.addr);
         match self.addresses.slot(key.dst.addr, key.dst.port) {
             Some(at) => {
@@ -622,6 +631,7 @@ impl RelayTable {
     /// When the kernel cannot be asked.
     pub fn follow(&mut self, moves: &mut Moves, mut more: impl FnMut() -> bool) -> Result<bool, Fault> {
         let Moves { rows, cursor } = moves;
+        let held = &self.held;
         let mut seen = 0;
         let mut failed = None;
         let ended = self.walk(cursor, |one| {
@@ -629,7 +639,9 @@ impl RelayTable {
                 Found::Slot(at) => self.entry_at(at),
                 Found::Further(record) => RelayEntry::read(&record.slot, &record.wide, 0),
             };
-            if let Some(row) = rows.get(&(entry.dst.addr, entry.src.addr)) {
+            if let Some(row) = rows.get(&(entry.dst.addr, entry.src.addr))
+                && !held.contains(&entry.key)
+            {
                 match one {
                     Found::Slot(at) => self.slots.u16_at(at, offset_of!(slot, nexthop)).store(*row, Ordering::Release),
                     Found::Further(record) => {
@@ -649,6 +661,74 @@ impl RelayTable {
             }
         })?;
         failed.map_or(Ok(ended), |error| Err(error.into()))
+    }
+
+    // Entries held back
+
+    /// The entries that are held back: their packets are passed to the stack.
+    pub fn held(&self) -> impl Iterator<Item = &FiveTuple> {
+        self.held.iter()
+    }
+
+    /// Holds back the entries that `denies` names, and no others, until `more` returns false; returns whether all have been visited.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn hold_back(
+        &mut self,
+        hops: &mut impl Hops,
+        cursor: &mut Cursor,
+        mut denies: impl FnMut(&RelayEntry) -> bool,
+        mut more: impl FnMut() -> bool,
+    ) -> Result<bool, Fault> {
+        let mut changed = Vec::new();
+        let mut seen = 0;
+        let ended = self.walk(cursor, |one| {
+            let entry = match one {
+                Found::Slot(at) => self.entry_at(at),
+                Found::Further(record) => RelayEntry::read(&record.slot, &record.wide, 0),
+            };
+            if denies(&entry) != self.held.contains(&entry.key) {
+                changed.push(entry);
+            }
+            seen += 1;
+            if seen % CHUNK == 0 && !more() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        for entry in changed {
+            let held = !self.held.contains(&entry.key);
+            self.set_held(hops, &entry, held)?;
+        }
+        Ok(ended)
+    }
+
+    /// Holds an entry of the table back, or lets it go.
+    ///
+    /// # Errors
+    /// `Full`, or when the kernel cannot be asked.
+    pub fn set_held(&mut self, hops: &mut impl Hops, entry: &RelayEntry, held: bool) -> Result<(), Fault> {
+        let row = if held {
+            UNRESOLVED
+        } else {
+            let row = hops.acquire(entry.dst.addr, entry.src.addr).ok_or(Fault::Full)?;
+            hops.release(entry.dst.addr, entry.src.addr);
+            row
+        };
+        if let Some(at) = self.find(&entry.key) {
+            self.slots.u16_at(at, offset_of!(slot, nexthop)).store(row, Ordering::Release);
+        } else if let Some(mut record) = self.find_overflow(&entry.key)? {
+            record.slot.nexthop = row;
+            self.overflow.put(&flow_key_of(&entry.key), &record)?;
+        }
+        if held {
+            self.held.insert(entry.key);
+        } else {
+            self.held.remove(&entry.key);
+        }
+        Ok(())
     }
 
     /// Go on with a walk over all entries; whether it is at its end.

@@ -41,6 +41,7 @@ NO_DATA_PLANE = "no-data-plane"
 DATA_PLANE_UNAVAILABLE = "data-plane-unavailable"
 TABLE_FULL = "table-full"
 HASH_COLLISION = "hash-collision"
+HOST_POLICY = "host-policy"
 REJECTED = "rejected"
 DRAINING = "draining"
 RELEASED = "released"
@@ -87,6 +88,7 @@ REASONS: dict[str, str] = {
     DATA_PLANE_UNAVAILABLE: "The data plane does not answer; whatever it holds goes on, nothing new can be put in.",
     TABLE_FULL: "The data plane's relay table is full.",
     HASH_COLLISION: "Another stream's 5-tuple has the same hash in the switch, which cannot tell the two apart: both stay on the relay while both are in use.",
+    HOST_POLICY: "The host would encrypt, translate, mark, block or route these packets in a way that the data plane does not (IPsec, NAT, routing rules); only the kernel can send them.",
     REJECTED: "The data plane refused the entry; the detail holds its words.",
     DRAINING: "The agent is draining: no new stream is offloaded.",
     RELEASED: "The media line was deleted by signalling.",

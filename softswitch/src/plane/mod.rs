@@ -19,15 +19,15 @@ pub use holders::Holders;
 use hops::{HopRows, KernelHops, ROWS};
 use ports::{Ports, Program};
 use shunt_abi::relay::{notice, path_mtu_report, settings, size, totals};
-use shunt_net::FiveTuple;
-use shunt_nexthop::{KernelError, Moved, Netlink, NextHops};
-use shunt_relay_table::{Clock, Fault, Filters, Moves, RelayTable, Totals, flow_of, read_totals};
+use shunt_net::{Endpoint, FiveTuple};
+use shunt_nexthop::{Flow, HostPolicy, KernelError, Moved, Netlink, NextHops};
+use shunt_relay_table::{Clock, Cursor, Fault, Filters, Moves, RelayEntry, RelayTable, Totals, flow_of, read_totals};
 use shunt_replication::{AgentCounts, Replication};
 use shunt_xdp::{Directory, Loaded, Ring, Shared, from_bytes, monotonic_ns, test_run, tick_ms};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::mem::offset_of;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -146,6 +146,7 @@ pub struct Plane {
     pub relay: RelayTable,
     pub filters: Filters,
     pub hops: KernelHops,
+    policy: HostPolicy,
     pub notes: Notes,
     pub conference: Option<Conference>,
     attachments: Attachments,
@@ -171,7 +172,12 @@ impl Plane {
         let relay = programs::relay(&directory, config)?;
         let fresh = relay.fresh;
         match Self::start(config, &directory, relay) {
-            Ok(open) => Ok(open.with(directory, config.programs.len())),
+            Ok(open) => {
+                let mut plane = open.with(directory, config.programs.len());
+                plane.hold_back(&mut Cursor::default(), || true)?;
+                plane.log_policy();
+                Ok(plane)
+            }
             Err(error) => {
                 programs::undo(&directory, fresh);
                 Err(error)
@@ -208,6 +214,7 @@ impl Plane {
             notices: Ring::new(loaded.map("notices")?)?,
             path_mtu: Ring::new(loaded.map("path_mtu")?)?,
             hops,
+            policy: HostPolicy::new()?,
             conference,
             attachments,
             settings,
@@ -343,6 +350,52 @@ impl Plane {
         Moves::new(rows)
     }
 
+    // The host's output path
+
+    /// A file descriptor that is readable when the host's IPsec policies, routing rules or netfilter rules have changed.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn policy_fd(&self) -> io::Result<OwnedFd> {
+        self.policy.as_fd().try_clone_to_owned()
+    }
+
+    /// Takes in such changes; returns whether the entries have to be judged again, by [`Plane::hold_back`].
+    pub fn follow_policy(&mut self) -> bool {
+        let changed = self.policy.follow();
+        if changed {
+            self.log_policy();
+        }
+        changed
+    }
+
+    fn log_policy(&self) {
+        let found = self.policy.summary();
+        if !found.is_empty() {
+            tracing::info!("the host has {}: streams that they apply to stay on the relay", found.join("; "));
+        }
+    }
+
+    /// Why the kernel has to send the packets of an entry; none when the programs may.
+    pub fn denies(&mut self, entry: &RelayEntry) -> Option<String> {
+        denies(&mut self.policy, entry)
+    }
+
+    /// Why the kernel has to send packets from `src` to `dst`, wherever they come from.
+    pub fn denies_output(&mut self, src: Endpoint, dst: Endpoint) -> Option<String> {
+        let leaving = flow(src, dst, None);
+        self.policy.denies(&flow(dst, src, None), &leaving)
+    }
+
+    /// Holds back the entries whose packets the kernel has to send, in steps; returns whether all have been judged.
+    ///
+    /// # Errors
+    /// When the kernel cannot be asked.
+    pub fn hold_back(&mut self, cursor: &mut Cursor, more: impl FnMut() -> bool) -> Result<bool, Fault> {
+        let Self { relay, hops, policy, .. } = self;
+        relay.hold_back(hops, cursor, |entry| denies(policy, entry).is_some(), more)
+    }
+
     /// Sizes of the conference tables, where there are any.
     #[must_use]
     pub fn conference_sizes(&self) -> Option<ConferenceSizes> {
@@ -403,11 +456,25 @@ impl Plane {
     }
 }
 
+fn flow(src: Endpoint, dst: Endpoint, dscp: Option<u8>) -> Flow {
+    let address = |end: Endpoint| SocketAddr::new(end.addr, end.port);
+    Flow {
+        src: address(src),
+        dst: address(dst),
+        dscp,
+    }
+}
+
+fn denies(policy: &mut HostPolicy, entry: &RelayEntry) -> Option<String> {
+    policy.denies(&flow(entry.key.src, entry.key.dst, None), &flow(entry.src, entry.dst, entry.dscp))
+}
+
 /// A plane that is complete but for its directory, which its caller still needs to clean up after an error.
 struct Open {
     relay: RelayTable,
     filters: Filters,
     hops: KernelHops,
+    policy: HostPolicy,
     conference: Option<Conference>,
     attachments: Attachments,
     settings: Arc<Shared<settings>>,
@@ -423,6 +490,7 @@ impl Open {
         Plane {
             filters: self.filters,
             hops: self.hops,
+            policy: self.policy,
             notes: Notes {
                 ports: Ports::adopt(self.relay.media(), programs),
                 idle: vec![<[IdleConfig; 2]>::default(); programs],

@@ -5,7 +5,7 @@ use super::{Each, Position, Row, Table, Undo, address, next_key};
 use crate::plane::Plane;
 use shunt_bfrt::schema::{self, SchemaError};
 use shunt_bfrt::values::{Data, Key, exact, stream};
-use shunt_bfrt::{BfrtError, pb};
+use shunt_bfrt::{BfrtError, Code, pb};
 use shunt_net::{Endpoint, octets};
 use shunt_replication::{Name, PAYLOAD_TYPES, Rewrite};
 use std::sync::Arc;
@@ -47,6 +47,15 @@ impl Copies {
             to_v6: action(&schema, "copy_to_v6")?,
             schema,
         })
+    }
+
+    /// Whether the programs may send these copies: nothing else can.
+    fn permitted(&self, plane: &mut Plane, rewrite: &Rewrite) -> Result<(), BfrtError> {
+        let Some(why) = plane.denies_output(rewrite.src, rewrite.dst) else {
+            return Ok(());
+        };
+        let text = format!("Copies to {}: {why}; table:{}", rewrite.dst, self.schema.name);
+        Err(BfrtError::new(Code::FailedPrecondition, text))
     }
 
     fn rewrite(&self, data: &Data<'_>) -> Result<Rewrite, BfrtError> {
@@ -116,12 +125,14 @@ impl Table for Copies {
 
     fn insert(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>) -> Result<(), BfrtError> {
         let rewrite = self.rewrite(data)?;
+        self.permitted(plane, &rewrite)?;
         let (tables, hops) = plane.conference_tables().ok_or_else(none)?;
         tables.insert_copy(hops, name(key), rewrite).map_err(fault)
     }
 
     fn modify(&self, plane: &mut Plane, key: &Key<'_>, data: &Data<'_>, reset: bool) -> Result<(), BfrtError> {
         let rewrite = self.rewrite(data)?;
+        self.permitted(plane, &rewrite)?;
         let (tables, hops) = plane.conference_tables().ok_or_else(none)?;
         tables.modify_copy(hops, name(key), rewrite).map_err(fault)?;
         if reset || names_counter(data) {

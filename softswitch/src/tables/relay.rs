@@ -135,6 +135,13 @@ impl Relay {
         )
     }
 
+    /// Whether the programs may send the packets of an entry.
+    fn permitted(&self, plane: &mut Plane, change: Change, entry: &RelayEntry) -> Result<(), BfrtError> {
+        let Some(why) = plane.denies(entry) else { return Ok(()) };
+        let text = format!("{}: {why}; table:{}", change.failed(), self.schema.name);
+        Err(BfrtError::new(Code::FailedPrecondition, text))
+    }
+
     fn note_action(&self, plane: &mut Plane, action: &Action, entry: &RelayEntry) {
         let short = entry.dscp.is_none() && entry.src.addr == entry.key.dst.addr;
         if action.id == self.to_from && short {
@@ -179,6 +186,13 @@ impl Relay {
                 Some(saved) => plane.relay.restore(&mut plane.hops, saved),
                 None => plane.relay.delete(&mut plane.hops, &key).map(drop),
             };
+            if let Some(saved) = &saved
+                && plane.denies(&saved.entry).is_some()
+                && result.is_ok()
+            {
+                let held = plane.relay.set_held(&mut plane.hops, &saved.entry, true);
+                held.map_err(|fault| BfrtError::new(Code::Internal, format!("{fault}; table:{name}")))?;
+            }
             if saved.is_none() {
                 plane.notes.forget(&key);
             } else if explicit {
@@ -222,6 +236,7 @@ impl Table for Relay {
         let action = self.checked(data)?.ok_or_else(|| self.no_action(Change::Insert))?;
         let ttl = self.ttl(plane, data)?.unwrap_or(0);
         let entry = self.entry(flow(key), action, data, ttl);
+        self.permitted(plane, Change::Insert, &entry)?;
         let tick = plane.tick();
         plane
             .relay
@@ -246,7 +261,14 @@ impl Table for Relay {
             // Only the table's own fields: the entry keeps its action.
             None => RelayEntry { ttl_ms: ttl, ..current },
         };
+        let denied = self.permitted(plane, Change::Modify, &entry);
+        if action.is_some() {
+            denied.clone()?;
+        }
         plane.relay.modify(&mut plane.hops, &entry).map_err(failed)?;
+        if denied.is_err() {
+            plane.relay.set_held(&mut plane.hops, &entry, true).map_err(failed)?;
+        }
         if let Some(action) = action {
             self.note_action(plane, action, &entry);
         }

@@ -406,6 +406,7 @@ impl Book {
         let (after, reason) = match outcome {
             Outcome::TableFull => (5, Reason::TableFull),
             Outcome::HashCollision => (30, Reason::HashCollision),
+            Outcome::HostPolicy => (30, Reason::HostPolicy),
             Outcome::Unavailable => (1, Reason::DataPlaneUnavailable),
             Outcome::Rejected | Outcome::Done => (30, Reason::Rejected),
         };

@@ -232,6 +232,22 @@ impl Book {
         self.take()
     }
 
+    /// The data plane holds these entries back because of the host's policy: they go, and the next write says why.
+    pub fn held_back(&mut self, now: Time, keys: &[FiveTuple]) -> Vec<Decision> {
+        for key in keys {
+            let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == *key) else {
+                continue;
+            };
+            self.with(id.line, |book, line| {
+                let mut writes = Vec::new();
+                book.table.unwant(id, key.dst, &mut writes);
+                book.emit(writes);
+                book.sync(line, now);
+            });
+        }
+        self.take()
+    }
+
     /// Entries that no call claims: they hold their relay ports until nothing uses them.
     pub fn orphans(&self) -> impl Iterator<Item = FiveTuple> + '_ {
         self.orphans.values().copied()

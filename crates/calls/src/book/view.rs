@@ -159,7 +159,7 @@ impl<'a> LineView<'a> {
         let stream = self.line.stream(sender, component);
         let failed = matches!(
             stream.reason,
-            Reason::TableFull | Reason::HashCollision | Reason::Rejected | Reason::DataPlaneUnavailable
+            Reason::TableFull | Reason::HashCollision | Reason::HostPolicy | Reason::Rejected | Reason::DataPlaneUnavailable
         );
         stream.failure.as_ref()?.detail.as_deref().filter(|_| failed)
     }

@@ -62,7 +62,7 @@ pub(super) fn split(mut data: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]
 }
 
 /// A socket for requests.
-pub(super) struct Channel {
+pub(crate) struct Channel {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
@@ -70,7 +70,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn open(protocol: isize) -> Result<Self, KernelError> {
+    pub(crate) fn open(protocol: isize) -> Result<Self, KernelError> {
         let socket = open(protocol)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(TIMEOUT_S)).map_err(|errno| io("SO_RCVTIMEO")(errno.into()))?;
         Ok(Self {
@@ -113,7 +113,7 @@ impl Channel {
     }
 
     /// Sends one request and passes the messages of its answer on.
-    pub(super) fn ask<M>(&mut self, message: M, flags: u16, mut answer: impl FnMut(M)) -> Result<(), KernelError>
+    pub(crate) fn ask<M>(&mut self, message: M, flags: u16, mut answer: impl FnMut(M)) -> Result<(), KernelError>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -155,7 +155,7 @@ impl Channel {
     }
 
     /// Sends requests in one system call; returns the answer to each: a message, or why the kernel rejected it.
-    pub(super) fn ask_many<M>(&mut self, messages: impl Iterator<Item = M>) -> Result<Vec<Result<M, KernelError>>, KernelError>
+    pub(crate) fn ask_many<M>(&mut self, messages: impl Iterator<Item = M>) -> Result<Vec<Result<M, KernelError>>, KernelError>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
@@ -192,7 +192,7 @@ impl Channel {
 }
 
 /// What a subscription has for its owner.
-pub(super) enum Received<'a> {
+pub(crate) enum Received<'a> {
     Messages(&'a [u8]),
     Nothing,
     /// The socket's buffer was full and events are missing; those that were left in it have been thrown away.
@@ -200,7 +200,7 @@ pub(super) enum Received<'a> {
 }
 
 /// A socket that receives events. Never waits.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     socket: Socket,
     buffer: Vec<u8>,
 }
@@ -209,7 +209,7 @@ pub(super) struct Subscription {
 const MOST_THROWN_AWAY: usize = 1 << 16;
 
 impl Subscription {
-    pub(super) fn open(protocol: isize, groups: &[u32]) -> Result<Self, KernelError> {
+    pub(crate) fn open(protocol: isize, groups: &[u32]) -> Result<Self, KernelError> {
         let socket = open(protocol)?;
         socket.set_non_blocking(true).map_err(io("O_NONBLOCK"))?;
         for &group in groups {
@@ -221,7 +221,7 @@ impl Subscription {
         })
     }
 
-    pub(super) fn receive(&mut self) -> Result<Received<'_>, KernelError> {
+    pub(crate) fn receive(&mut self) -> Result<Received<'_>, KernelError> {
         match receive(&self.socket, &mut self.buffer) {
             Ok(length) => Ok(Received::Messages(&self.buffer[..length])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),

@@ -13,7 +13,11 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteFlags, Rout
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
+use super::routes::Query;
 use crate::kernel::{Event, Framing, KernelError, Link, Neighbour, Route};
+
+/// The relay sends nothing else.
+const UDP: u8 = 17;
 
 fn family(addr: IpAddr) -> AddressFamily {
     if addr.is_ipv4() {
@@ -31,7 +35,7 @@ fn prefix_length(addr: IpAddr) -> u8 {
 
 /// The kernel's answer for one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Route(Route),
     /// As `Route`, but the MTU is a cached path MTU.
     Exception(Route),
@@ -44,7 +48,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn route(self) -> Option<Route> {
+    pub(crate) fn route(self) -> Option<Route> {
         match self {
             Self::Route(route) | Self::Exception(route) => (route.ifindex != 0).then_some(route),
             Self::Local | Self::Other | Self::Rejected => None,
@@ -57,9 +61,21 @@ impl Answer {
     }
 }
 
-/// `fib_match`: ask for the route as it is configured instead of what the kernel has made of it for this destination.
-pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, fib_match: bool) -> RouteNetlinkMessage {
+/// `vrf`: the device of the VRF in which the packet is sent.
+pub(super) fn route_request(query: &Query, vrf: Option<u32>) -> RouteNetlinkMessage {
+    let Query { dst, src, selectors, .. } = *query;
     let mut message = RouteMessage::default();
+    message.header.tos = selectors.tos;
+    message.attributes.push(RouteAttribute::IpProto(UDP));
+    if let Some((source, destination)) = selectors.ports {
+        message.attributes.push(RouteAttribute::Sport(source));
+        message.attributes.push(RouteAttribute::Dport(destination));
+    }
+    if selectors.mark != 0 {
+        message.attributes.push(RouteAttribute::Mark(selectors.mark));
+    }
+    message.attributes.extend(selectors.uid.map(RouteAttribute::Uid));
+    message.attributes.extend(vrf.map(RouteAttribute::Oif));
     message.header.address_family = family(dst);
     message.header.destination_prefix_length = prefix_length(dst);
     message.attributes.push(RouteAttribute::Destination(dst.into()));
@@ -67,7 +83,7 @@ pub(super) fn route_request(dst: IpAddr, src: Option<IpAddr>, fib_match: bool) -
         message.header.source_prefix_length = prefix_length(src);
         message.attributes.push(RouteAttribute::Source(src.into()));
     }
-    if fib_match {
+    if query.fib_match {
         message.header.flags = RouteFlags::FibMatch;
     }
     RouteNetlinkMessage::GetRoute(message)

@@ -1,8 +1,10 @@
 //! The kernel over netlink sockets: rtnetlink for routes, neighbours and interfaces, the netdev family for XDP features.
 
-mod channel;
+pub(crate) mod channel;
 mod features;
-mod messages;
+pub(crate) mod messages;
+pub(crate) mod raw;
+pub(crate) mod routes;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -20,6 +22,7 @@ use tracing::warn;
 use self::channel::{Channel, Received, Subscription};
 use self::features::Features;
 use self::messages::Answer;
+use self::routes::{Query, Routes, Selectors};
 use crate::kernel::{Event, Events, Kernel, KernelError, Link, Neighbour, Route};
 
 /// Interfaces, neighbours, nexthop objects, and the addresses, routes and rules of both IP versions.
@@ -34,8 +37,6 @@ const GROUPS: [u32; 9] = [
     libc::RTNLGRP_IPV6_ROUTE,
     libc::RTNLGRP_IPV6_RULE,
 ];
-/// Route requests in one system call: their answers have to fit into the socket's buffer.
-const ROUTES_AT_ONCE: usize = 128;
 /// How often a dump is started again that a change interrupted.
 const DUMPS: usize = 5;
 
@@ -44,6 +45,7 @@ const DUMPS: usize = 5;
 /// A request takes some microseconds, because the kernel answers before it returns; only if an answer is lost does it take two seconds.
 pub struct Netlink {
     requests: Channel,
+    routes: Routes,
     events: Subscription,
     features: Features,
     ready: Epoll,
@@ -66,34 +68,17 @@ impl Netlink {
         }
         Ok(Self {
             requests: Channel::open(NETLINK_ROUTE)?,
+            routes: Routes::open()?,
             events,
             features,
             ready,
         })
     }
 
-    /// Asks for routes, many in one system call.
-    fn ask_routes(&mut self, wanted: &[Query]) -> Result<Vec<Answer>, KernelError> {
-        let mut answers = Vec::with_capacity(wanted.len());
-        for part in wanted.chunks(ROUTES_AT_ONCE) {
-            let requests = part
-                .iter()
-                .map(|query| messages::route_request(query.dst, query.src, query.fib_match));
-            let received = self.requests.ask_many(requests)?;
-            answers.extend(
-                received
-                    .into_iter()
-                    .zip(part)
-                    .map(|(answer, query)| messages::read_route(answer, query.dst)),
-            );
-        }
-        Ok(answers)
-    }
-
     /// Asks for some of the routes once more.
     fn ask_again(&mut self, queries: &[Query], which: &[usize], mut answer: impl FnMut(usize, Answer)) -> Result<(), KernelError> {
         let again: Vec<Query> = which.iter().map(|&n| queries[n]).collect();
-        for (&n, found) in which.iter().zip(self.ask_routes(&again)?) {
+        for (&n, found) in which.iter().zip(self.routes.ask(&again)?) {
             answer(n, found);
         }
         Ok(())
@@ -110,9 +95,10 @@ impl Netlink {
                 dst,
                 src: None,
                 fib_match: false,
+                selectors: Selectors::default(),
             })
             .collect();
-        let answers = self.ask_routes(&queries)?;
+        let answers = self.routes.ask(&queries)?;
         Ok(addresses
             .into_iter()
             .zip(answers)
@@ -124,13 +110,6 @@ impl Netlink {
     fn ask_neighbour(&mut self, flags: u16, message: RouteNetlinkMessage) -> Result<(), KernelError> {
         self.requests.ask(message, NLM_F_ACK | flags, |_| ())
     }
-}
-
-#[derive(Clone, Copy)]
-struct Query {
-    dst: IpAddr,
-    src: Option<IpAddr>,
-    fib_match: bool,
 }
 
 impl Kernel for Netlink {
@@ -160,9 +139,10 @@ impl Kernel for Netlink {
                 dst,
                 src: source(dst, src),
                 fib_match: false,
+                selectors: Selectors::default(),
             })
             .collect();
-        let mut answers = self.ask_routes(&queries)?;
+        let mut answers = self.routes.ask(&queries)?;
 
         // A source that is no address of this host: the kernel decides by the destination alone.
         let rejected: Vec<usize> = (0..wanted.len())
@@ -268,6 +248,13 @@ impl Kernel for Netlink {
                     break;
                 }
             }
+        }
+        if events
+            .list
+            .iter()
+            .any(|event| !matches!(event, Event::Neighbour { .. } | Event::NeighbourGone { .. }))
+        {
+            self.routes.forget();
         }
         if self.features.take_changes() {
             events.list.push(Event::Features);

@@ -20,7 +20,7 @@ impl Engine {
         let key = item.job.key();
         let is_out = match item.job.operation {
             Operation::Delete(_) => outcome == Outcome::Done,
-            Operation::Insert(_) => matches!(outcome, Outcome::TableFull | Outcome::Rejected),
+            Operation::Insert(_) => matches!(outcome, Outcome::TableFull | Outcome::HostPolicy | Outcome::Rejected),
             Operation::Modify(_) => false,
         };
         if is_out {

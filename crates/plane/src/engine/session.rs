@@ -96,6 +96,7 @@ impl Engine {
         match link.tables.learns.iter().find_map(|learn| learn.read(digest)) {
             Some(Digest::Notices(notices)) => self.out.push(Event::Notices(notices)),
             Some(Digest::Packets(packets)) => self.out.push(Event::Packets(packets)),
+            Some(Digest::Held(keys)) => self.out.push(Event::Held(keys)),
             None => {}
         }
     }
