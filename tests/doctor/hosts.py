@@ -86,6 +86,8 @@ def facts(**changes: Any) -> Facts:
         redis=None,
         chains=0,
         conntrack=None,
+        policies=(),
+        networks=(),
     )
     return dataclasses.replace(made, **changes)
 

@@ -30,7 +30,7 @@ def test_every_finding_that_is_not_ok_or_unknown_says_what_to_do() -> None:
 
 def test_a_data_plane_host_is_asked_for_its_data_plane_alone() -> None:
     titles = [group.title for group in examine(loads("softswitch: {interfaces: [eth0]}"), facts())]
-    assert titles == ["Kernel and clock", "Network interfaces", "Accounts, units, versions", "Ports and sockets"]
+    assert titles == ["Kernel and clock", "Network interfaces", "Output path", "Accounts, units, versions", "Ports and sockets"]
 
 
 def test_the_document_counts_and_lists() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from shunt.config.model import Config
-from shunt.doctor import interfaces, kernel, peers, ports, services, storage
+from shunt.doctor import interfaces, kernel, output, peers, ports, services, storage
 from shunt.doctor.facts import Facts
 from shunt.doctor.finding import Group
 
 _CHECKS = (
     ("Kernel and clock", kernel.check),
     ("Network interfaces", interfaces.check),
+    ("Output path", output.check),
     ("Accounts, units, versions", services.check),
     ("Folders and files", storage.check),
     ("Ports and sockets", ports.check),

@@ -196,6 +196,24 @@ class Conntrack:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """Something that the host does to packets of local programs. kind: what; text: which one, as the host's own tools show it."""
+
+    kind: Literal["IPsec", "routing", "translation"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An interface that is up and has addresses. lower: the interfaces that carry its frames, itself and all below it. networks: its prefixes."""
+
+    name: str
+    kind: str
+    lower: frozenset[str]
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """A host. Maps have what the configuration asks for: `links` by interface (None: there is none such), `places` by path, `groups` by name (its id,
     None: there is none such), `relays` by name, `programs` by daemon (its version, None: it is not installed), `readable` by file (why it cannot be read, None: it can)."""
@@ -218,3 +236,5 @@ class Facts:
     redis: RedisAnswer | Unknown | None
     chains: int | Unknown
     conntrack: Conntrack | None
+    policies: tuple[Policy, ...] | Unknown
+    networks: tuple[Network, ...] | Unknown

@@ -81,7 +81,12 @@ def _elsewhere(where: Location, address: str, ports: PortRange, softswitch: bool
     if where[0] == "builtin_relay":
         return Finding("fail", subject, found, "correct builtin_relay.addresses, or add the address (`ip address`)")
     if softswitch:
-        return Finding("warn", subject, found, f"right if another host has it; otherwise correct {dotted(where[:-1])}, or add the address (`ip address`)")
+        return Finding(
+            "warn",
+            subject,
+            found,
+            f"right if another host has it; a relay in a container here: give the address that phones send to, or start it with the host's network; otherwise correct {dotted(where[:-1])}, or add the address (`ip address`)",
+        )
     return Finding("unknown", subject, f"{found}: the ports are another host's, or a switch's")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from shunt.config.model import Config
 from shunt.doctor import services, storage
 from shunt.doctor.facts import Account, Facts, Ports, Unknown
-from shunt.doctor.host import files, links, peers, sockets, system
+from shunt.doctor.host import files, links, output, peers, sockets, system
 from shunt.doctor.host.parallel import Later
 from shunt.doctor.peers import ASKED, BUILTIN
 
@@ -28,6 +28,8 @@ def read(config: Config, programs: Mapping[str, str]) -> Facts:
     agent = Later(partial(peers.agent, config.admin.socket), _LOCAL_S) if config.serves_agent else None
     versions = {name: Later(partial(system.version, programs[name]), _LOCAL_S) for name in services.programs(config) if name in programs}
     chains = Later(system.chains, _LOCAL_S)
+    policies = Later(partial(output.policies, [address for _, address, _ in config.media_ranges()]), _LOCAL_S)
+    networks = Later(output.networks, _LOCAL_S)
     ports = Later(partial(_ports, config), _LOCAL_S)
     mounts, clock = Later(system.mounts, _LOCAL_S), Later(system.clock, _LOCAL_S)
     secrets = storage.secrets(config).values()
@@ -54,6 +56,8 @@ def read(config: Config, programs: Mapping[str, str]) -> Facts:
         redis=redis.result() if redis is not None else None,
         chains=chains.result(),
         conntrack=system.conntrack(),
+        policies=policies.result(),
+        networks=networks.result(),
     )
 
 
