@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shunt.doctor.facts import XDP_BASIC, XDP_TRANSMIT, Feature, Link, Unknown
+from shunt.doctor.facts import XDP_BASIC, XDP_BUFFERS, XDP_TRANSMIT, Feature, Link, Unknown
 from shunt.doctor.finding import Finding
 from shunt.doctor.interfaces import check, xdp_modes
 from tests.doctor.hosts import OFFLOADS, by_subject, config, facts, link
@@ -27,6 +27,28 @@ def test_presence() -> None:
     assert (down.verdict, down.advice) == ("fail", "ip link set eth0 up")
     assert found(Unknown("why"))["interface eth0"] == Finding("unknown", "interface eth0", "why")
     assert "XDP on eth0" not in found(None)
+
+
+@pytest.mark.parametrize("mtu", [3487, 3600, 9000, 9001])
+def test_a_large_mtu_is_named_where_the_driver_has_frames_of_one_buffer(mtu: int) -> None:
+    narrow = link("eth0", mtu=mtu, xdp_features=XDP_BASIC | XDP_TRANSMIT)
+    finding = found(narrow)["XDP on eth0"]
+    assert finding.verdict == "warn" and "will be generic" in finding.found and f"MTU {mtu}" in finding.found and "mtu 3486" in finding.advice
+    assert found(narrow, "native")["XDP on eth0"].verdict == "fail"
+    for mode in ("auto", "native"):
+        assert found(link("eth0", mtu=mtu, xdp_features=XDP_BASIC | XDP_TRANSMIT | XDP_BUFFERS), mode)["XDP on eth0"].verdict == "ok"
+        assert found(link("eth0", mtu=3486, xdp_features=XDP_BASIC | XDP_TRANSMIT), mode)["XDP on eth0"].verdict == "ok"
+
+
+def test_a_macvlan_needs_no_program_beside_that_of_the_interface_below() -> None:
+    both = config(("[eth0, eth1]}", "[eth0, vmac0]}"))
+    vmac = link("vmac0", kind="macvlan", driver="macvlan", below="eth0", xdp_features=0)
+    report = by_subject(check(both, facts(links={"eth0": link("eth0"), "vmac0": vmac})))
+    assert report["XDP on eth0"].verdict == "ok"
+    assert report["XDP on vmac0"] == Finding("ok", "XDP on vmac0", "none, and none needed: it is on top of eth0, whose program gets its packets")
+    alone = config(("[eth0, eth1]}", "[vmac0]}"))
+    report = by_subject(check(alone, facts(links={"vmac0": vmac})))
+    assert report["XDP on vmac0"].verdict == "warn" and "name eth0 in softswitch.interfaces" in report["XDP on vmac0"].advice
 
 
 def test_the_cpu_interface_of_a_switch_has_to_be_there() -> None:

@@ -17,8 +17,9 @@ class Unknown:
 # -- network interfaces -------------------------------------------------------------------------------
 
 XdpMode = Literal["native", "generic", "hardware", "several"]
-XDP_BASIC, XDP_TRANSMIT = 1, 4
-"""NETDEV_XDP_ACT_BASIC and NETDEV_XDP_ACT_NDO_XMIT (linux/netdev.h): takes programs in the driver; transmits what native XDP redirects to it."""
+XDP_BASIC, XDP_TRANSMIT, XDP_BUFFERS = 1, 4, 32
+"""NETDEV_XDP_ACT_BASIC, _NDO_XMIT and _RX_SG (linux/netdev.h): takes programs in the driver; transmits what native XDP redirects to it; hands over frames
+in several buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Feature:
 @dataclass(frozen=True, slots=True)
 class Link:
     """A network interface. kind: as `ip -details link` names it, empty for a device of its own. attached: the mode of the XDP program on it;
-    pinned: whether it is the softswitch's, that is, a link of this interface is pinned in pin_dir. max_queues: None where that cannot be set."""
+    pinned: whether it is the softswitch's, that is, a link of this interface is pinned in pin_dir. max_queues: None where that cannot be set. below: the interface that a macvlan is on
+    top of, empty for other kinds."""
 
     name: str
     up: bool
@@ -45,6 +47,7 @@ class Link:
     attached: XdpMode | None
     pinned: bool | Unknown
     xdp_features: int | Unknown
+    below: str = ""
 
 
 # -- kernel -------------------------------------------------------------------------------------------

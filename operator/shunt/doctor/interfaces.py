@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from shunt.config.model import Config
-from shunt.doctor.facts import XDP_BASIC, XDP_TRANSMIT, Facts, Link, Unknown
+from shunt.doctor.facts import XDP_BASIC, XDP_BUFFERS, XDP_TRANSMIT, Facts, Link, Unknown
 from shunt.doctor.finding import Finding
 
 _SLOWER = "slower, and local senders that use UDP segmentation offload are not relayed correctly"
+_ONE_BUFFER_MTU = 3486
+"""The largest MTU at which a driver has a frame and XDP's headroom in one page of 4096 bytes."""
 # What joins or changes packets before an XDP program sees them; LRO and VLAN stripping are switched off by the softswitch where the driver lets it.
 _OWN = {"rx-lro": "lro", "rx-vlan-hw-parse": "rxvlan"}
 _OTHERS = {"rx-gro-hw": "rx-gro-hw", "rx-gro-list": "rx-gro-list", "rx-udp-gro-forwarding": "rx-udp-gro-forwarding"}
@@ -25,11 +27,16 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
     if not names:
         yield Finding("warn", "softswitch.interfaces", "names no interface: no packet is seen", "list every interface on which media arrives or leaves")
     links = {name: link for name in names if isinstance(link := facts.links[name], Link)}
+    stacked = {name: link for name, link in links.items() if link.below}
+    links = {name: link for name, link in links.items() if link.below not in links}
     modes = xdp_modes(config.softswitch.mode, links)
     for name in names:
         yield _present(name, "softswitch.interfaces", facts.links[name])
-        if (link := links.get(name)) is not None:
-            yield modes[name]
+        if (link := links.get(name)) is None:
+            if name in stacked:
+                yield Finding("ok", f"XDP on {name}", f"none, and none needed: it is on top of {stacked[name].below}, whose program gets its packets")
+        else:
+            yield _on_top(link) if link.below else modes[name]
             yield _queues(link, facts.kernel.cpus)
             yield _offloads(link)
     mtus = {link.mtu for link in links.values() if link.kind != "loopback"}
@@ -48,6 +55,11 @@ def _present(name: str, key: str, link: Link | None | Unknown) -> Finding:
         return Finding("fail", subject, "is down", f"ip link set {name} up")
     driver = link.driver if isinstance(link.driver, str) and link.driver else link.kind
     return Finding("ok", subject, ", ".join(part for part in ("up", driver, f"MTU {link.mtu}") if part))
+
+
+def _on_top(link: Link) -> Finding:
+    subject = f"XDP on {link.name}"
+    return Finding("warn", subject, f"generic, on top of {link.below}; {_SLOWER}", f"name {link.below} in softswitch.interfaces instead: its program gets the packets of {link.name}")
 
 
 def xdp_modes(wanted: str, links: Mapping[str, Link]) -> dict[str, Finding]:
@@ -82,6 +94,12 @@ def _xdp(wanted: str, link: Link, cannot: list[str]) -> Finding:
         if wanted == "native":
             return Finding("fail", subject, f"{found}, and softswitch.mode is native", "another card or driver, or mode: auto")
         return Finding("warn", subject, f"will be generic: {found}; {_SLOWER}", "another card or driver, if the load needs it")
+    if link.mtu > _ONE_BUFFER_MTU and not isinstance(link.xdp_features, Unknown) and not link.xdp_features & XDP_BUFFERS:
+        found = f"at MTU {link.mtu} the driver takes no programs: it hands over frames of one buffer alone"
+        advice = f"ip link set {link.name} mtu {_ONE_BUFFER_MTU}, or less"
+        if wanted == "native":
+            return Finding("fail", subject, f"{found}, and softswitch.mode is native", f"{advice}; or mode: auto")
+        return Finding("warn", subject, f"will be generic: {found}; {_SLOWER}", advice)
     transmits = _transmits(link)
     if transmits is False and wanted == "auto":
         return Finding("warn", subject, f"will be generic: it cannot transmit redirected frames; {_SLOWER}", "at the other end of the veth: ethtool -K PEER gro on")

@@ -15,7 +15,7 @@ from shunt.doctor.host import netlink
 
 # linux/rtnetlink.h, linux/if_link.h, linux/if.h
 _GET_LINK = 18
-_NAME, _MTU, _LINK_INFO, _RX_QUEUES, _XDP = 3, 4, 18, 32, 43
+_NAME, _MTU, _LINK, _LINK_INFO, _RX_QUEUES, _LINK_NAMESPACE, _XDP = 3, 4, 5, 18, 32, 37, 43
 _INFO_KIND = 1
 _XDP_ATTACHED = 2
 _UP, _LOOPBACK = 1, 8
@@ -57,7 +57,17 @@ def read(name: str, pin_dir: str) -> Link | None:
         attached=attached,
         pinned=_pinned(pin_dir, index, attached),
         xdp_features=_xdp_features(index),
+        below=_below(found) if kind.startswith("macv") else "",
     )
+
+
+def _below(found: Mapping[int, bytes]) -> str:
+    if _LINK not in found or _LINK_NAMESPACE in found:
+        return ""
+    try:
+        return socket.if_indextoname(netlink.number(found[_LINK]))
+    except OSError:
+        return ""
 
 
 def _driver(name: str) -> str | Unknown:
