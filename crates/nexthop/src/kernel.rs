@@ -12,8 +12,21 @@ pub enum Framing {
     Ethernet,
     /// Ethernet frames of interface `parent`, with an 802.1Q tag.
     Vlan { tag: u16, parent: u32 },
+    /// Ethernet frames of interface `parent`, from an address of its own.
+    Macvlan { parent: u32 },
     /// Anything else: tunnels, loopback, 802.1ad. Such packets are the kernel's to send.
     Other,
+}
+
+impl Framing {
+    /// The interface below.
+    #[must_use]
+    pub fn parent(self) -> Option<u32> {
+        match self {
+            Self::Vlan { parent, .. } | Self::Macvlan { parent } => Some(parent),
+            Self::Ethernet | Self::Other => None,
+        }
+    }
 }
 
 /// A network interface.
@@ -29,6 +42,8 @@ pub struct Link {
     pub framing: Framing,
     /// As `ip -d link` names it (`veth`, `vlan`, `bond`); empty for hardware.
     pub kind: String,
+    /// The bond, bridge or VRF that it belongs to.
+    pub controller: Option<u32>,
     pub rx_queues: u32,
 }
 

@@ -93,6 +93,7 @@ impl MemoryKernel {
             up: true,
             framing: Framing::Ethernet,
             kind: String::new(),
+            controller: None,
             rx_queues: 1,
         }
     }

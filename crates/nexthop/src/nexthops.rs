@@ -1,6 +1,6 @@
 //! The state machine: references to next hops, and what the kernel's changes make of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const EVENTS_AT_ONCE: usize = 2000;
 const NEIGHBOURS_AT_ONCE: usize = 250;
 const DESTINATIONS_AT_ONCE: usize = 1000;
+/// Interfaces on top of each other that are followed. The kernel's own bound is 8 (MAX_NEST_DEV).
+const STACKED: usize = 8;
 /// Destinations with a path MTU of their own.
 const PATH_MTUS: usize = 65_536;
 
@@ -143,6 +145,42 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
     /// What kind of interface it is (`veth`, `vlan`, ...); empty for hardware.
     pub fn kind(&self, ifindex: u32) -> Option<&str> {
         self.links.get(&ifindex).map(|link| link.kind.as_str())
+    }
+
+    /// The interface that packets of this one leave by: of a VLAN or macvlan, the one below all of them.
+    pub fn lowest(&self, ifindex: u32) -> u32 {
+        stack(&self.links, ifindex).last().unwrap_or(ifindex)
+    }
+
+    /// Whether frames that come to interface `ifindex` may be for `above`: as VLAN, macvlan, bond or bridge on top of it.
+    pub fn is_above(&self, above: u32, ifindex: u32) -> bool {
+        // Bounded: the kernel may have told of half a change.
+        let mut lower = HashSet::from([ifindex]);
+        for _ in 0..STACKED {
+            let next = self.links.values().filter(|link| {
+                let is_on_top = link.framing.parent().is_some_and(|parent| lower.contains(&parent));
+                is_on_top
+                    || lower
+                        .iter()
+                        .any(|one| self.links.get(one).and_then(|one| one.controller) == Some(link.ifindex))
+            });
+            let next: HashSet<u32> = next.map(|link| link.ifindex).collect();
+            if next.contains(&above) {
+                return above != ifindex;
+            }
+            lower.extend(next);
+        }
+        false
+    }
+
+    /// Addresses of the interfaces above one, by which frames come to it: other ones than its own.
+    pub fn macs_above(&self, ifindex: u32) -> BTreeSet<[u8; 6]> {
+        let own = self.mac(ifindex);
+        let above = self.links.values().filter(|link| self.is_above(link.ifindex, ifindex));
+        above
+            .filter_map(|link| link.mac)
+            .filter(|mac| Some(*mac) != own && *mac != [0; 6])
+            .collect()
     }
 
     /// How often any interface has changed: what was derived from [`NextHops::link`] holds while this stays the same.
@@ -434,14 +472,21 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     /// The interface that the frames of `link` leave by, and their tag; none when the kernel has to send them.
     fn output(&self, link: &Link) -> Option<(u32, u16)> {
-        match link.framing {
-            Framing::Ethernet => Some((link.ifindex, 0)),
-            Framing::Vlan { tag, parent } => {
-                let parent = self.links.get(&parent)?;
-                (parent.up && parent.framing == Framing::Ethernet).then_some((parent.ifindex, tag))
-            }
-            Framing::Other => None,
+        let mut vlan = 0;
+        let mut link = link;
+        for _ in 0..STACKED {
+            let parent = match link.framing {
+                Framing::Ethernet => return Some((link.ifindex, vlan)),
+                Framing::Vlan { tag, parent } if vlan == 0 => {
+                    vlan = tag;
+                    parent
+                }
+                Framing::Macvlan { parent } => parent,
+                Framing::Vlan { .. } | Framing::Other => return None,
+            };
+            link = self.links.get(&parent).filter(|link| link.up)?;
         }
+        None
     }
 
     fn write_neighbour(&mut self, at: At) {
@@ -561,13 +606,9 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.link_changes += 1;
         self.transmits.retain(|ifindex, _| !changed.contains(ifindex));
         let links = &self.links;
-        let affected = self.neighbours.select(|&(ifindex, _), _| {
-            let parent = match links.get(&ifindex).map(|link| link.framing) {
-                Some(Framing::Vlan { parent, .. }) => parent,
-                _ => ifindex,
-            };
-            changed.contains(&ifindex) || changed.contains(&parent)
-        });
+        let affected = self
+            .neighbours
+            .select(|&(ifindex, _), _| stack(links, ifindex).any(|one| changed.contains(&one)));
         for at in affected {
             if !self.neighbours.get(at).is_some_and(Watched::is_kept) {
                 self.neighbours.queue(at);
@@ -736,6 +777,12 @@ impl<R, K: AsFd> AsFd for NextHops<R, K> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kernel.as_fd()
     }
+}
+
+/// An interface, and those below it from top to bottom.
+fn stack(links: &HashMap<u32, Link>, ifindex: u32) -> impl Iterator<Item = u32> {
+    let parent = |one: &u32| links.get(one).and_then(|link| link.framing.parent());
+    std::iter::successors(Some(ifindex), parent).take(STACKED)
 }
 
 /// The smaller of two MTUs, 0 meaning none.

@@ -360,6 +360,45 @@ fn a_vlan_interface_is_its_parent_and_a_tag() {
 }
 
 #[test]
+fn a_macvlan_is_what_is_below_it_with_an_address_of_its_own() {
+    let mut lab = Lab::new();
+    let (vmac, vlan) = ([0, 0, 0x5e, 0, 1, 0x33], [2, 0, 0, 0, 0, 0x44]);
+    let stacked = |ifindex: u32, framing, mac, kind: &str| Link {
+        framing,
+        kind: kind.into(),
+        mac: Some(mac),
+        ..MemoryKernel::ethernet(ifindex)
+    };
+    lab.kernel.set_link(stacked(8, Framing::Macvlan { parent: 2 }, vmac, "macvlan"));
+    lab.kernel.set_route(ip("10.8.0.0"), 16, 8, None, 0);
+    lab.kernel.set_host(8, ip("10.8.0.1"), Some(OTHER_MAC));
+    lab.follow();
+    let row = lab.acquire("10.8.0.1");
+    let (content, out) = (lab.read(row).unwrap(), |row: &Row| (row.ifindex, row.src_mac, row.vlan));
+    assert_eq!(out(&content), (2, vmac, 0));
+    // Above a VLAN, which is above a bond of interface 1.
+    lab.kernel.set_link(Link {
+        controller: Some(3),
+        ..MemoryKernel::ethernet(1)
+    });
+    lab.kernel.set_link(stacked(3, Framing::Ethernet, [2, 0, 0, 0, 0, 1], "bond"));
+    lab.kernel.set_link(stacked(7, Framing::Vlan { tag: 5, parent: 3 }, vlan, "vlan"));
+    lab.kernel.set_link(stacked(8, Framing::Macvlan { parent: 7 }, vmac, "macvlan"));
+    lab.follow();
+    assert_eq!(out(&lab.read(row).unwrap()), (3, vmac, 5));
+    assert_eq!(lab.hops.lowest(8), 3);
+    // Frames to any of them come by interface 1: the bond has its address.
+    assert_eq!(lab.hops.macs_above(1), [vmac, vlan].into());
+    assert_eq!(lab.hops.macs_above(2), [].into());
+    assert!(lab.hops.is_above(8, 1) && lab.hops.is_above(8, 7) && !lab.hops.is_above(1, 8) && !lab.hops.is_above(2, 1));
+    // The kernel has told of half a change: no loop.
+    lab.kernel.set_link(stacked(7, Framing::Macvlan { parent: 8 }, vlan, "macvlan"));
+    lab.follow();
+    assert_eq!(lab.read(row), None);
+    assert!(!lab.hops.is_above(8, 1));
+}
+
+#[test]
 fn an_interface_that_cannot_transmit_is_marked() {
     let mut lab = Lab::new();
     let row = lab.acquire("192.0.2.1");

@@ -199,7 +199,7 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
     if message.header.interface_family != AddressFamily::Unspec {
         return None;
     }
-    let (mut mtu, mut parent, mut tag) = (None, None, None);
+    let (mut mtu, mut parent, mut tag, mut is_here) = (None, None, None, true);
     let mut link = Link {
         ifindex: message.header.index,
         name: String::new(),
@@ -212,6 +212,7 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
             Framing::Other
         },
         kind: String::new(),
+        controller: None,
         rx_queues: 1,
     };
     for attribute in message.attributes {
@@ -220,6 +221,8 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
             LinkAttribute::Address(mac) => link.mac = mac.as_slice().try_into().ok(),
             LinkAttribute::Mtu(value) => mtu = Some(value),
             LinkAttribute::Link(index) => parent = Some(index),
+            LinkAttribute::LinkNetNsId(_) => is_here = false,
+            LinkAttribute::Controller(index) => link.controller = (index != 0).then_some(index),
             LinkAttribute::NumRxQueues(count) => link.rx_queues = count,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
@@ -233,12 +236,13 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
             _ => {}
         }
     }
-    if link.kind == "vlan" {
-        link.framing = match (tag, parent) {
-            (Some(tag), Some(parent)) => Framing::Vlan { tag, parent },
-            _ => Framing::Other,
-        };
-    }
+    // The interface below may be in another namespace. Of other kinds the attribute may name a peer.
+    link.framing = match (link.kind.as_str(), parent.filter(|_| is_here)) {
+        ("vlan", Some(parent)) => tag.map_or(Framing::Other, |tag| Framing::Vlan { tag, parent }),
+        ("vlan", None) => Framing::Other,
+        ("macvlan" | "macvtap", Some(parent)) => Framing::Macvlan { parent },
+        _ => link.framing,
+    };
     Some(Link { mtu: mtu?, ..link })
 }
 
@@ -337,6 +341,7 @@ mod tests {
             up: true,
             framing: Framing::Vlan { tag: 300, parent: 3 },
             kind: "vlan".into(),
+            controller: None,
             rx_queues: 4,
         };
         let q = bytes(RouteNetlinkMessage::NewLink(link(vec![vlan(VlanProtocol::Ieee8021Q)])));
