@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Counters of the data plane as a whole, and their former names, which are served for one release.
-const TOTALS: [(&str, &str, &str); 15] = [
+const TOTALS: [(&str, &str, &str); 17] = [
     ("rx_packets", "rx_packets", "Packets that the data plane looked at"),
     ("relayed_packets", "relayed_packets", "Packets relayed by the data plane"),
     ("relayed_bytes", "relayed_bytes", "Bytes relayed by the data plane"),
@@ -64,6 +64,16 @@ const TOTALS: [(&str, &str, &str); 15] = [
     ),
     ("learn_notices", "learn_notices", "Learn notices raised"),
     ("learn_suppressed", "learn_suppressed", "Learn notices left out by rate limiting"),
+    (
+        "learn_lost",
+        "learn_lost",
+        "Learn notices lost because the softswitch had not read the earlier ones",
+    ),
+    (
+        "agent_lost",
+        "agent_lost",
+        "Conference packets for the agent lost because the softswitch had not read the earlier ones",
+    ),
 ];
 
 /// Register all of the agent's metrics.

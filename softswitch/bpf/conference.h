@@ -800,8 +800,8 @@ static __always_inline int copy_out(struct xdp_md *ctx)
 	*(__u64 *)data = macs;
 	*(__u32 *)(data + 8) = macs_end;
 	*(__be16 *)(data + 12) = bpf_htons(ETH_P_IP);
-	ip->check = ~fold((__u64)(__u16)~ip->check + element->ip_change);
-	ip->ttl--;
+	ip->check = ~fold((__u64)(__u16)~ip->check + element->ip_change + (__u16)~*(__u16 *)&ip->ttl + (IPPROTO_UDP << 8 | fresh_ttl));
+	ip->ttl = fresh_ttl;
 	*(__u64 *)&ip->saddr = *(__u64 *)&copy->saddr;
 	*(__u32 *)&udp->source = *(__u32 *)&copy->sport;
 	if (udp->check)

@@ -14,18 +14,18 @@ static __always_inline bool is_dropped(__u32 reason)
 	return drop_source_mismatch && (reason == SOURCE_MISMATCH || reason == BLOCKED);
 }
 
-/* An unknown source passes the greylist after this many hits at one port pair with no longer gap (ns) between them. A phone does that;
- * a scanner returns to a port too rarely. After that, only a longer silence (ns) resets the count. */
+/* An unknown source passes the greylist at its fifth packet to one port pair, or at its first packet that comes this long (ns) after the
+ * first one. A phone that sends rarely (comfort noise, DTX, text) passes at its second packet; a scanner that touches a port once does not.
+ * A silence of this length (ns) begins anew. */
 #define GREYLIST_HITS 5
-#define GREYLIST_GAP (120 * 1000000ULL)
-#define GREYLIST_SILENCE (30 * 1000000000ULL)
+#define GREYLIST_TIME (200 * 1000000ULL)
+#define GREYLIST_SILENCE (60 * 1000000000ULL)
 
 static __always_inline bool passes_greylist(const struct flow_key *key, __u64 now, int mode)
 {
-	struct unknown_source first = {.last = now, .count = 1};
+	struct unknown_source first = {.first = now, .last = now, .count = 1};
 	struct unknown_source *source;
 	struct unknown_key source_key = {};
-	__u64 gap;
 
 	__builtin_memcpy(source_key.saddr, key->saddr, sizeof(source_key.saddr));
 	__builtin_memcpy(source_key.daddr, key->daddr, sizeof(source_key.daddr));
@@ -33,18 +33,19 @@ static __always_inline bool passes_greylist(const struct flow_key *key, __u64 no
 	source_key.version = key->version;
 	source = bpf_map_lookup_elem(&unknown_sources, &source_key);
 	if (mode == TRACE)
-		return source && source->count >= GREYLIST_HITS && now - source->last < GREYLIST_SILENCE;
+		return source && now - source->last < GREYLIST_SILENCE &&
+		       (source->count >= GREYLIST_HITS || now - source->first >= GREYLIST_TIME);
 	if (!source) {
 		bpf_map_update_elem(&unknown_sources, &source_key, &first, BPF_ANY);
 		return false;
 	}
-	gap = now - source->last;
+	if (now - source->last >= GREYLIST_SILENCE) {
+		*source = first;
+		return false;
+	}
 	source->last = now;
-	if (gap >= (source->count >= GREYLIST_HITS ? GREYLIST_SILENCE : GREYLIST_GAP))
-		source->count = 1;
-	else if (source->count < GREYLIST_HITS)
-		source->count++;
-	return source->count >= GREYLIST_HITS;
+	source->count++;
+	return source->count >= GREYLIST_HITS || now - source->first >= GREYLIST_TIME;
 }
 
 /* Whether a greylisted port without a source filter does not admit this packet's source. */
@@ -74,6 +75,12 @@ static __always_inline bool is_unlisted(const struct flow_key *key, __u64 now, i
 
 /* The first word of an address that no packet comes from, in place of a filter's first address: every source is admitted. */
 #define EVERY_SOURCE 0xffffffff
+
+/* Whether the tables of this file are in force: while a client renews them. What a client has left behind keeps nobody out. */
+static __always_inline bool filters_apply(__u64 now)
+{
+	return now < *(const volatile __u64 *)&settings.filters_until;
+}
 
 /* Whether a packet must not reach the relay server: its source is on the blocklist, or the port does not admit it. */
 static __always_inline bool is_blocked(const struct flow_key *key, __u64 now, int mode)
@@ -159,7 +166,7 @@ __noinline int classify(const struct flow_key *flow, int mode)
 	}
 	if (!is_media(owner, key->dport))
 		return NOT_MEDIA;
-	return is_blocked(key, now, mode) ? BLOCKED : MISS;
+	return filters_apply(now) && is_blocked(key, now, mode) ? BLOCKED : MISS;
 }
 
 #endif

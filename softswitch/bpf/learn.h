@@ -71,8 +71,10 @@ static __always_inline void learn(struct totals *totals, const struct flow_key *
 	    !gate(address, ADDRESS_GATES, window, ADDRESS_NOTICES))
 		goto suppressed;
 	notice = bpf_ringbuf_reserve(&notices, sizeof(*notice), 0);
-	if (!notice)
-		goto suppressed;
+	if (!notice) {
+		totals->lost++;
+		return;
+	}
 	notice->key = *key;
 	notice->ssrc = bpf_ntohl(rtp->ssrc);
 	notice->seq = rtp->seq;

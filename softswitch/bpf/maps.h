@@ -27,9 +27,9 @@ static __always_inline __u32 host16(__be16 field)
 /* Identifies pinned maps. A version changes with every change of the layout that a process adopting the maps depends on. */
 enum layout {
 	LAYOUT_MAGIC = 0x53484e54,
-	LAYOUT_VERSION = 6,
+	LAYOUT_VERSION = 7,
 	CONFERENCE_MAGIC = 0x53484e44,
-	CONFERENCE_VERSION = 6,
+	CONFERENCE_VERSION = 7,
 };
 
 /* Sizes. Enums, not macros, so that user space takes them from BTF. */
@@ -40,6 +40,7 @@ enum size {
 	CHUNK_PORTS = 256,   /* slots are allocated in chunks of this many neighbouring ports */
 	NEXTHOPS = 65536,
 	INTERFACES = 1024,    /* rows of own_macs; a power of two */
+	FURTHER_MACS = 6,     /* addresses of interfaces above one */
 	INTERFACE_PROBES = 8, /* an interface lies within this many rows after its index modulo INTERFACES */
 	GATES = 65536,
 	PATH_MTU_GATES = 1024,
@@ -50,7 +51,7 @@ enum size {
 	GREYLIST_SIZE = 256,
 	GREYLIST_RANGES = 4, /* port ranges of one greylisted address */
 	ALLOWLIST_SIZE = 65536,
-	UNKNOWN_SOURCES = 4096,
+	UNKNOWN_SOURCES = 65536,
 	CPUS = 1024,
 	LOOSE_LIMITS = 4096, /* packet limits of entries without a slot */
 };
@@ -101,7 +102,7 @@ struct slot {
 	__be16 dport;
 	__be16 out_sport;
 	__be16 out_dport;
-	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite adds to the header checksum (RFC 1624), TTL included: 0 to 65534 */
+	__be16 ip_change;   /* IPv4 to IPv4: what the rewrite of the addresses adds to the header checksum (RFC 1624): 0 to 65534 */
 	__be16 udp_change;  /* likewise to the UDP checksum, for addresses and ports: 1 to 65535 */
 	__u32 seen;         /* bit n: of the last 32 sequence numbers, the one that is n modulo 32 has arrived */
 	__be32 ssrc;
@@ -210,9 +211,10 @@ struct totals {
 	__u64 relayed_bytes;
 	__u64 notices;
 	__u64 suppressed;
+	__u64 lost; /* notices for which the ring had no room */
 	__u64 window; /* of the notice budget, in units of NOTICE_WINDOW */
 	__u64 budget_used;
-	__u64 unused[3]; /* no two CPUs share a cache line */
+	__u64 unused[2]; /* no two CPUs share a cache line */
 } __attribute__((aligned(64)));
 
 /* A learn notice in the ring. */
@@ -235,7 +237,8 @@ struct path_mtu_report {
 struct settings {
 	__u32 loose_entries; /* number of entries without a slot: flows without a slot are looked up in the overflow table */
 	__u32 native;        /* 1: an interface runs the native program, and `trace` answers like that one */
-	__u64 owner_until;   /* until when a client owns the entries, in ns of CLOCK_MONOTONIC; renewed by user space */
+	__u64 owner_until;   /* until when clients own all entries, in ns of CLOCK_MONOTONIC; renewed by user space */
+	__u64 filters_until; /* likewise: until when some client owns source filters, blocklist and greylist */
 };
 
 /* A receiving interface. User space sets `ifindex` last, and to 0 first when it removes the row. */
@@ -243,6 +246,7 @@ struct own_mac {
 	__u32 ifindex; /* 0: empty */
 	__u32 flags;
 	__u64 mac;     /* in its first six bytes, as in a frame; the last two are 0. All 0: any unicast address */
+	__u64 further[FURTHER_MACS]; /* of interfaces stacked above, as macvlan; 0: none */
 };
 
 /* Checked by a process before it adopts the other maps. */
@@ -307,6 +311,10 @@ struct {
 	__type(key, struct media_range);
 	__type(value, __u32);
 } media_ranges SEC(".maps");
+
+/* TTL and hop limit of the packets that leave. The loader sets the host's. */
+const volatile __u8 fresh_ttl = 64;
+const volatile __u8 fresh_hop_limit = 64;
 
 /* Ticks of the kernel after which an entry without packets does not drop packets of other sources. The loader sets 5 s. */
 const volatile __u32 idle_mismatch = 1250;
@@ -444,6 +452,7 @@ struct unknown_key {
 };
 
 struct unknown_source {
+	__u64 first;
 	__u64 last;
 	__u64 count;
 };

@@ -2,7 +2,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "relay.h"
 
-SEC("xdp")
+/* Frames in several buffers (xdp.frags) let a driver take the native programs at any MTU. The programs read the first buffer alone, so a
+ * packet that does not end there is passed up. */
+
+SEC("xdp.frags")
 int relay_native(struct xdp_md *ctx)
 {
 	return relay(ctx, NATIVE);
@@ -15,7 +18,7 @@ int relay_generic(struct xdp_md *ctx)
 }
 
 /* With a packet limit, every packet takes the general path: the fast path has no limit. */
-SEC("xdp")
+SEC("xdp.frags")
 int limited_native(struct xdp_md *ctx)
 {
 	return relay_any(ctx, NATIVE);

@@ -253,12 +253,12 @@ __noinline int rewrite(struct xdp_md *ctx, const struct change *change, int mode
 		udp = l3 + IPV6_HEADER;
 		if ((void *)(udp + 1) > end)
 			return REASON_COUNT;
-		write_ipv6(l3, &change->action, kept, p.ttl - 1, udp_length);
+		write_ipv6(l3, &change->action, kept, fresh_hop_limit, udp_length);
 	} else {
 		udp = l3 + IPV4_HEADER;
 		if ((void *)(udp + 1) > end)
 			return REASON_COUNT;
-		write_ipv4(l3, &change->action, kept, p.ttl - 1, udp_length);
+		write_ipv4(l3, &change->action, kept, fresh_ttl, udp_length);
 	}
 	udp->source = change->action.sport;
 	udp->dest = change->action.dport;
@@ -293,11 +293,13 @@ __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 		if (is_dropped(class))
 			return drop(mode, class);
 	} else if (upper == UPPER_HIDDEN) {
-		if (is_dropped(BLOCKED) && owner_of(&headers.key))
+		if (is_dropped(BLOCKED) && owner_of(&headers.key) && filters_apply(bpf_ktime_get_coarse_ns()))
 			return drop(mode, BLOCKED);
 	} else if (upper == UPPER_ICMP && mode != TRACE && reason != NOT_UNICAST) {
 		report_path_mtu(ctx, &headers);
 	}
+	if (reason == MALFORMED && bpf_xdp_get_buff_len(ctx) > ctx->data_end - ctx->data)
+		reason = TOO_BIG; /* it does not end in the first buffer */
 	return pass(mode, reason, 0);
 }
 
@@ -499,14 +501,14 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 	if (at != ifindex)
 		goto any;
 	at = own->mac;
-	if (at ? (at ^ *(__u64 *)data) << 16 : *(__u64 *)data & 1)
+	if ((at ? (at ^ *(__u64 *)data) << 16 : *(__u64 *)data & 1) && !is_further_mac(own, *(__u64 *)data))
 		goto any;
-	/* EtherType, version and header length; then fragment bits, protocol, and the TTL, which is decremented here. */
+	/* EtherType, version and header length; then fragment bits, protocol, and the TTL. */
 	if ((*(__u32 *)(data + 12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
 		goto any;
-	times = *(__u32 *)(data + 20) - bpf_htonl(1 << 8);
+	times = *(__u32 *)(data + 20);
 	OPAQUE(times);
-	if ((times & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || times < (IPPROTO_UDP << 24 | 1 << 16))
+	if ((times & bpf_htonl(0xbfff00ff)) != bpf_htonl(IPPROTO_UDP) || times < (IPPROTO_UDP << 24 | 2 << 16))
 		goto any;
 	/* The packet is longer than the datagram by its header. Subtracted in network order, the lengths differ by that in the upper byte,
 	 * and with a carry by 1 in the lower byte too. (From 255 as well, but then the packet is too short for the next check.) */
@@ -579,14 +581,15 @@ static __always_inline int relay(struct xdp_md *ctx, const int mode)
 		sum = check + slot->udp_change;
 		udp->check = sum + (sum >> 16);
 	}
-	*(__u32 *)(data + 20) = times;
-	sum = ip->check + slot->ip_change;
+	/* The upper half of `times` is the word with the TTL. */
+	ip->ttl = fresh_ttl;
+	sum = ip->check + slot->ip_change + (times >> 16) + (__u16)~(IPPROTO_UDP << 8 | fresh_ttl);
 	if (slot->flags == ENTRY_DSCP) {
 		tos = slot->dscp | (ip->tos & 3);
 		sum += bpf_htons(ip->tos) + (__u16)~bpf_htons(tos);
-		sum = (sum & 0xffff) + (sum >> 16);
 		ip->tos = tos;
 	}
+	sum = (sum & 0xffff) + (sum >> 16);
 	ip->check = sum + ((sum + 1) >> 16);
 	*(__u64 *)(data + 26) = *(__u64 *)&slot->out_saddr;
 	*(__u32 *)(data + 34) = *(__u32 *)&slot->out_sport;

@@ -157,12 +157,25 @@ static __always_inline struct own_mac *own_mac_of(__u32 ifindex)
 	return 0;
 }
 
-/* Whether a unicast frame is to the interface that received it. frame: its first eight bytes. */
+/* Whether a frame is to an interface above the one that received it. frame: its first eight bytes. */
+static __always_inline bool is_further_mac(const struct own_mac *row, __u64 frame)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < FURTHER_MACS; i++) {
+		if (row->further[i] && !((frame ^ row->further[i]) << 16))
+			return true;
+	}
+	return false;
+}
+
+/* Whether a unicast frame is to the interface that received it, or to one above it. frame: its first eight bytes. */
 static __always_inline bool is_own_mac(const struct own_mac *row, __u64 frame)
 {
 	__u64 mac = row ? row->mac : 0;
 
-	return !mac || !((frame ^ mac) << 16);
+	return !mac || !((frame ^ mac) << 16) || is_further_mac(row, frame);
 }
 
 #endif

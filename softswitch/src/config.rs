@@ -56,6 +56,23 @@ fn programs() -> Vec<String> {
 }
 
 impl Softswitch {
+    /// Who may use the tables at one of the addresses, in words. `unix`: whether the address is a Unix socket.
+    pub fn who_may(&self, unix: bool) -> String {
+        let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
+        let mut who: Vec<String> = Vec::new();
+        for owner in &self.owners {
+            match owner {
+                Owner::Unix if unix => who.push(format!("the group {}", self.socket_group)),
+                Owner::Tcp if !unix && !mutual => who.push("EVERY LOCAL USER (softswitch.owners: tcp)".into()),
+                Owner::Tls if !unix && mutual => who.push("every client with a certificate".into()),
+                Owner::User(name) if unix || !mutual => who.push(format!("the user {name}")),
+                Owner::Certificate(name) if !unix && mutual => who.push(format!("the certificate of {name}")),
+                _ => {}
+            }
+        }
+        if who.is_empty() { "nobody".into() } else { who.join(", ") }
+    }
+
     /// What is wrong with the names of programs.
     fn wrong_programs(&self) -> Option<String> {
         let (names, most) = (&self.programs, Holders::PROGRAMS);
@@ -145,7 +162,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Which clients may own the tables: bind to the program, and so take over what an owner has left.
+/// Which clients may use the tables: read and write them, and bind to the program, and so take over what an owner has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Any client of a Unix socket.
@@ -154,7 +171,7 @@ pub enum Owner {
     Tcp,
     /// Any client with a TLS certificate that was verified.
     Tls,
-    /// A client of a Unix socket that runs as this user.
+    /// A client on this host, of a Unix socket or of TCP on loopback, that runs as this user.
     User(String),
     /// A client with a TLS certificate for this DNS name.
     Certificate(String),

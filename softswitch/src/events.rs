@@ -2,6 +2,7 @@
 
 use crate::plane::ports::Program;
 use crate::plane::{LearnNotice, Plane};
+use crate::ring::{Wakeups, watch};
 use crate::server::Service;
 use crate::slice::{Slice, pause};
 use shunt_bfrt::pb::{self, idle_timeout_notification::NotificationType, table_entry};
@@ -14,10 +15,7 @@ use shunt_replication::Round;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::{Bound, ControlFlow};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
 /// Notices taken from the kernel at a time, and put into one digest.
@@ -69,25 +67,17 @@ pub fn start(service: &Service) {
     keep("host policy", move || host_policy(eight.clone()));
 }
 
-/// Deprecated because a type may give away a descriptor that it does not own; this one owns it.
-#[allow(deprecated)]
-fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(fd, Interest::READABLE)
-}
-
 async fn learn(service: Service) -> std::io::Result<()> {
-    let fd = watch(service.plane.lock().await.notices_fd()?)?;
+    let mut wakeups = Wakeups::new(service.plane.lock().await.notices_fd()?)?;
     let mut sent = Instant::now();
     loop {
-        let mut ready = fd.readable().await?;
+        wakeups.wait().await?;
         // Those that come now and then go at once.
         if sent.elapsed() < COALESCING {
             sleep(COALESCING).await;
         }
-        let notices = service.plane.lock().await.take_notices(NOTICES);
-        if notices.len() < NOTICES {
-            ready.clear_ready();
-        }
+        let (notices, is_full) = service.plane.lock().await.take_notices(NOTICES);
+        wakeups.was_full(is_full);
         if !notices.is_empty() {
             for (program, of_program) in by_program(&service, notices).await {
                 service.sessions.send_digests(program, digests(&service, &of_program));
@@ -257,10 +247,11 @@ fn digest_of_key(learn: &Learn, key: &FiveTuple) -> pb::TableData {
 }
 
 async fn path_mtus(service: Service) -> std::io::Result<()> {
-    let fd = watch(service.plane.lock().await.path_mtu_fd()?)?;
+    let mut wakeups = Wakeups::new(service.plane.lock().await.path_mtu_fd()?)?;
     loop {
-        fd.readable().await?.clear_ready();
-        let moved = service.plane.lock().await.take_path_mtus(Instant::now());
+        wakeups.wait().await?;
+        let (moved, is_full) = service.plane.lock().await.take_path_mtus(Instant::now());
+        wakeups.was_full(is_full);
         follow(&service, moved).await;
     }
 }
@@ -319,15 +310,16 @@ async fn agent_packets(service: Service) -> std::io::Result<()> {
     let Some(fd) = service.plane.lock().await.agent_fd()? else {
         return std::future::pending().await;
     };
-    let fd = watch(fd)?;
+    let mut wakeups = Wakeups::new(fd)?;
     let Some(described) = service.programs[0].tables.schema.learn("softswitch.packet").cloned() else {
         return std::future::pending().await;
     };
     loop {
-        let mut ready = fd.readable().await?;
-        let frames = service.plane.lock().await.take_agent_frames(FRAMES);
-        if frames.len() < FRAMES {
-            ready.clear_ready();
+        wakeups.wait().await?;
+        let (frames, is_full) = service.plane.lock().await.take_agent_frames(FRAMES);
+        wakeups.was_full(is_full);
+        if frames.is_empty() {
+            continue;
         }
         service
             .sessions

@@ -12,10 +12,12 @@ mod options;
 mod peer;
 mod plane;
 mod read;
+mod ring;
 mod schema;
 mod server;
 mod sessions;
 mod slice;
+mod sock_diag;
 mod tables;
 mod write;
 
@@ -96,6 +98,10 @@ fn run(settings: &Softswitch, unload: bool) -> Result<(), Failure> {
     let owner_sign = plane.owner_sign();
     let pinned = settings.pin_dir.display().to_string();
     let line = ready_line(&plane, &addresses);
+    for (socket, address) in sockets.iter().zip(&addresses) {
+        let who = settings.who_may(matches!(socket, Bound::Unix(..)));
+        tracing::info!("{address}: {who} may read and write the tables");
+    }
     let plane = Arc::new(tokio::sync::Mutex::new(plane));
     let service = Service {
         plane: Arc::clone(&plane),

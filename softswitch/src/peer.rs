@@ -1,6 +1,7 @@
 //! Who is at the other end of a connection, and whether the configuration lets it own the tables.
 
 use crate::config::Owner;
+use crate::sock_diag;
 use nix::unistd::{Uid, User};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::{TcpStream, UnixStream};
@@ -19,7 +20,10 @@ enum Kind {
     Unix {
         uid: Option<u32>,
     },
-    Tcp,
+    Tcp {
+        /// Of a peer on this host.
+        uid: Option<u32>,
+    },
     /// Names in a certificate that was verified.
     Tls {
         names: Vec<String>,
@@ -43,7 +47,9 @@ impl Peer {
             let names = info
                 .peer_certs()
                 .map(|chain| chain.iter().take(1).flat_map(|leaf| dns_names(leaf)).collect());
-            peer.kind = names.map_or(Kind::Tcp, |names| Kind::Tls { names });
+            if let Some(names) = names {
+                peer.kind = Kind::Tls { names };
+            }
             return peer;
         }
         extensions.get::<Self>().cloned().unwrap_or(Self {
@@ -52,12 +58,12 @@ impl Peer {
         })
     }
 
-    /// Whether one of these lets the peer own the tables.
+    /// Whether one of these lets the peer use the tables: read, write, and own them.
     #[must_use]
     pub fn may_own(&self, owners: &[Owner]) -> bool {
         owners.iter().any(|owner| match (owner, &self.kind) {
-            (Owner::Unix, Kind::Unix { .. }) | (Owner::Tcp, Kind::Tcp) | (Owner::Tls, Kind::Tls { .. }) => true,
-            (Owner::User(name), Kind::Unix { uid: Some(uid) }) => User::from_uid(Uid::from_raw(*uid))
+            (Owner::Unix, Kind::Unix { .. }) | (Owner::Tcp, Kind::Tcp { .. }) | (Owner::Tls, Kind::Tls { .. }) => true,
+            (Owner::User(name), Kind::Unix { uid: Some(uid) } | Kind::Tcp { uid: Some(uid) }) => User::from_uid(Uid::from_raw(*uid))
                 .ok()
                 .flatten()
                 .is_some_and(|user| user.name == *name),
@@ -89,13 +95,26 @@ impl Connected for Stream {
             Self::Unix(stream) => Kind::Unix {
                 uid: stream.peer_cred().ok().map(|peer| peer.uid()),
             },
-            Self::Tcp(_) => Kind::Tcp,
+            Self::Tcp(stream) => Kind::Tcp { uid: user(stream) },
         };
         Peer {
             connection: connection(),
             kind,
         }
     }
+}
+
+/// The user of a TCP peer on this host.
+fn user(stream: &TcpStream) -> Option<u32> {
+    let (peer, local) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
+    if !peer.ip().is_loopback() {
+        return None;
+    }
+    let found = sock_diag::user(peer, local);
+    found
+        .inspect_err(|error| tracing::warn!("whose connection {peer} is cannot be told: {error}"))
+        .ok()
+        .flatten()
 }
 
 macro_rules! forward {
@@ -145,6 +164,10 @@ mod tests {
         let unix = peer(Kind::Unix { uid: Some(0) });
         assert!(unix.may_own(&[Owner::Unix]) && unix.may_own(&[Owner::User("root".into())]));
         assert!(!unix.may_own(&[Owner::Tcp, Owner::User("nobody".into())]) && !unix.may_own(&[]));
+        let local = peer(Kind::Tcp { uid: Some(0) });
+        assert!(local.may_own(&[Owner::Tcp]) && local.may_own(&[Owner::User("root".into())]));
+        assert!(!local.may_own(&[Owner::Unix, Owner::Tls, Owner::User("nobody".into())]));
+        assert!(!peer(Kind::Tcp { uid: None }).may_own(&[Owner::Unix, Owner::User("root".into())]));
         let tls = peer(Kind::Tls {
             names: vec!["agent.example".into()],
         });

@@ -70,18 +70,20 @@ impl Service {
         }
     }
 
-    /// Tell the programs in the kernel that entries have owners: somebody owns each program that has ports, and one at least.
+    /// Tell the programs in the kernel which tables have owners: filters while some client owns a program, entries while each program that has
+    /// ports has its owner.
     pub async fn show_owners(&self) {
         let with_ports: BTreeSet<usize> = self.plane.lock().await.notes.ports.programs().collect();
         let has_owner = |program: usize| self.sessions.has_owner(program);
-        if with_ports.into_iter().all(has_owner) && (0..self.programs.len()).any(has_owner) {
-            self.owner_sign.alive();
+        if (0..self.programs.len()).any(has_owner) {
+            self.owner_sign.alive(with_ports.into_iter().all(has_owner));
         }
     }
 
     /// A client's subscription is in force for as long as its stream lasts.
     async fn serve_stream(self, mut requests: Streaming<pb::StreamMessageRequest>, sender: mpsc::Sender<Message>, peer: Peer) {
         let mut subscribed = None;
+        let allowed = peer.may_own(&self.owners);
         loop {
             let request = match requests.message().await {
                 Ok(Some(request)) => request,
@@ -94,7 +96,7 @@ impl Service {
             let refused = match request.update {
                 Some(Update::Subscribe(subscribe)) if subscribed.is_none() => {
                     let wants = subscribe.notifications.unwrap_or_default();
-                    match self.sessions.subscribe(request.client_id, wants, sender.clone(), &peer) {
+                    match self.sessions.subscribe(request.client_id, wants, sender.clone(), &peer, allowed) {
                         Ok(()) => {
                             subscribed = Some(request.client_id);
                             None
@@ -169,20 +171,22 @@ impl BfRuntime for Service {
 
     async fn write(&self, request: Request<WriteRequest>) -> Result<Response<pb::WriteResponse>, Status> {
         let options = Options::of(request.metadata());
+        let peer = Peer::of(&request);
         let request = request.into_inner();
         let program = self
             .sessions
-            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)?;
+            .authorise(request.client_id, request.target.as_ref(), &request.p4_name, &peer)?;
         self.writer(program).write(request, options).await.map(Response::new)
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let options = Options::of(request.metadata());
         let (sender, receiver) = mpsc::channel(READ_AHEAD);
+        let peer = Peer::of(&request);
         let request = request.into_inner();
         match self
             .sessions
-            .authorise(request.client_id, request.target.as_ref(), &request.p4_name)
+            .authorise(request.client_id, request.target.as_ref(), &request.p4_name, &peer)
         {
             Ok(program) => {
                 let reader = Reader::new(Arc::clone(&self.plane), Arc::clone(&self.programs[program].tables), sender);

@@ -27,6 +27,8 @@ struct Client {
     wants: pb::subscribe::Notifications,
     queue: mpsc::Sender<Message>,
     connection: u64,
+    /// The configuration lets its peer use the tables.
+    allowed: bool,
     /// The program that it owns.
     bound: Option<Program>,
     warm_init: WarmInit,
@@ -78,7 +80,7 @@ impl Sessions {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client subscribes.
+    /// A client subscribes. allowed: whether the configuration lets its peer use the tables.
     ///
     /// # Errors
     /// When its id is another's.
@@ -88,6 +90,7 @@ impl Sessions {
         wants: pb::subscribe::Notifications,
         queue: mpsc::Sender<Message>,
         peer: &Peer,
+        allowed: bool,
     ) -> Result<(), BfrtError> {
         let mut clients = self.clients();
         if clients.contains_key(&id) {
@@ -97,6 +100,7 @@ impl Sessions {
             wants,
             queue,
             connection: peer.connection,
+            allowed,
             bound: None,
             warm_init: WarmInit::default(),
         };
@@ -130,11 +134,12 @@ impl Sessions {
             .is_some_and(|client| client.wants.enable_idletimeout_notifications)
     }
 
-    /// The program whose tables a client may read and write: the one that it names, or the one that it is bound to.
+    /// The program whose tables a client may read and write: the one that it names, or the one that it is bound to. Requests come by the connection
+    /// of the subscription, from a peer that `owners` names.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str) -> Result<Program, BfrtError> {
+    pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str, peer: &Peer) -> Result<Program, BfrtError> {
         let device = target.map_or(0, |target| target.device_id);
         let clients = self.clients();
         let client = clients.get(&id);
@@ -161,6 +166,12 @@ impl Sessions {
             }
             program
         };
+        if let Some(client) = client {
+            check_connection(id, client, peer)?;
+            if !client.allowed {
+                return Err(not_named(id, "read or write"));
+            }
+        }
         check_pipe(target)?;
         Ok(program)
     }
@@ -195,8 +206,7 @@ impl Sessions {
         };
         check_connection(id, client, peer)?;
         if !allowed {
-            let text = format!("Client {id} may not own the tables: softswitch.owners does not name how it is connected.");
-            return Err(BfrtError::new(Code::Denied, text));
+            return Err(not_named(id, "own"));
         }
         client.bound = Some(program);
         tracing::info!("client {id} bound to {}", config.p4_name);
@@ -311,7 +321,14 @@ fn shown(name: &str) -> String {
     if cut.len() < name.len() { cut + "…" } else { cut }
 }
 
-/// Requests that need an owner come by the connection of its subscription.
+/// A client whose peer the configuration does not name.
+fn not_named(id: u32, what: &str) -> BfrtError {
+    let text = format!("Client {id} may not {what} the tables: softswitch.owners does not name how it is connected.");
+    tracing::warn!("refused: {text}");
+    BfrtError::new(Code::Denied, text)
+}
+
+/// Requests come by the connection of its subscription.
 fn check_connection(id: u32, client: &Client, peer: &Peer) -> Result<(), BfrtError> {
     if client.connection == peer.connection {
         return Ok(());

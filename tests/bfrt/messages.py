@@ -63,6 +63,10 @@ def insert(number: int, **options: object) -> pb.Update:
     return update(pb.Update.INSERT, number, **options)  # type: ignore[arg-type]
 
 
+def delete(number: int) -> pb.Update:
+    return update(pb.Update.DELETE, number, data=False)
+
+
 def entity(number: int | None = None, *, table: int = RELAY.id, default: bool = False) -> pb.Entity:
     """A read of one relay entry, or of all."""
     out = pb.Entity()

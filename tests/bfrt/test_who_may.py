@@ -17,15 +17,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.bfrt.messages import entity, insert
+from tests.bfrt.messages import delete, entity, insert
 from tests.bfrt.traffic import namespace
-from tests.softswitch.client import PROGRAM, Session, until
+from tests.softswitch.client import PROGRAM, Refused, Session, until
 from tests.softswitch.process import ROOT, Softswitch, SoftswitchFailed
 from tests.softswitch.testrun import inside
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
+DENIED = 7  # google.rpc.Code
 Request = pb.SetForwardingPipelineConfigRequest
 RESETS = [Request.VERIFY, Request.VERIFY_AND_WARM_INIT_BEGIN, Request.VERIFY_AND_WARM_INIT_BEGIN_AND_END, Request.WARM_INIT_END]
 
@@ -110,20 +111,49 @@ def test_binding_comes_by_the_subscriptions_connection(softswitch: Softswitch) -
 
 
 def outcome(target: str, credentials: grpc.ChannelCredentials | None = None) -> str:
-    """What becomes of a client that subscribes, reads, and tries to bind: `bound` or `not bound`."""
+    """What becomes of a client that subscribes, reads, writes, and tries to bind: `bound` or `not bound`. One that may not bind may do nothing else."""
     with Session(target, bind=False, credentials=credentials) as session:
-        assert session.read([entity()]), "who may connect may read"
+        write = pb.WriteRequest(client_id=session.client_id, p4_name=PROGRAM, updates=[insert(7), delete(7)])
+        calls = (lambda: session.read([entity()]), lambda: session.stub.Write(write, timeout=30))
         try:
             set_config(session, Request.BIND)()
         except grpc.RpcError as error:
-            assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "owners" in (error.details() or ""), error
+            text = error.details() or ""
+            assert (error.code() == grpc.StatusCode.PERMISSION_DENIED and "owners" in text) or "already owns" in text, error
+            for call in calls:
+                with pytest.raises((grpc.RpcError, Refused)) as caught:
+                    call()
+                code, text = (caught.value.code, str(caught.value)) if isinstance(caught.value, Refused) else (caught.value.code(), caught.value.details() or "")
+                assert code in (DENIED, grpc.StatusCode.PERMISSION_DENIED) and "owners" in text, caught.value
             return "not bound"
+        for call in calls:
+            call()
         return "bound"
 
 
+def modified(target: str, client_id: int) -> str:
+    """What becomes of a delete with the number of another client."""
+    with Session(target, bind=False) as session:
+        try:
+            session.stub.Write(pb.WriteRequest(client_id=client_id, p4_name=PROGRAM, updates=[delete(1)]), timeout=30)
+        except grpc.RpcError as error:
+            return error.code().name
+    return "OK"
+
+
 def outcome_as(user: str, target: str) -> str:
-    """outcome() in a process of another user, which ends without clearing up: threads of gRPC abort it now and then when modules go."""
-    code = f"import os; from tests.bfrt.test_who_may import outcome; print(outcome({target!r}), flush=True); os._exit(0)"
+    """outcome() in a process of another user."""
+    return _as(user, f"outcome({target!r})")
+
+
+def modify_as(user: str, target: str, client_id: int) -> str:
+    """modified() in a process of another user."""
+    return _as(user, f"modified({target!r}, {client_id})")
+
+
+def _as(user: str, call: str) -> str:
+    """What a function here returns in a process of another user, which ends without clearing up: threads of gRPC abort it now and then when modules go."""
+    code = f"import os; from tests.bfrt.test_who_may import modified, outcome; print({call}, flush=True); os._exit(0)"
     account = pwd.getpwnam(user)
     for _ in range(3):
         done = subprocess.run(
@@ -148,10 +178,46 @@ def test_owners_are_told_apart_by_their_user() -> None:
         assert (outcome(softswitch.target), outcome_as("nobody", softswitch.target)) == ("not bound", "bound")
 
 
-@pytest.mark.parametrize(("owners", "expected"), [(["tcp"], "bound"), (["unix", "tls", "user:root"], "not bound")])
+@pytest.mark.parametrize(("owners", "expected"), [(["tcp"], "bound"), (["user:root"], "bound"), (["unix", "tls", "user:nobody"], "not bound")])
 def test_owners_by_tcp(owners: list[str], expected: str) -> None:
     with Softswitch(owners=owners, listen="127.0.0.1:0") as softswitch:
         assert outcome(softswitch.target) == expected
+
+
+def test_owners_by_tcp_on_loopback_are_told_apart_by_their_user() -> None:
+    with Softswitch(owners=["user:nobody"], listen="127.0.0.1:0") as softswitch:
+        assert (outcome(softswitch.target), outcome_as("nobody", softswitch.target)) == ("not bound", "bound")
+        assert f"{softswitch.target}: the user nobody may read and write the tables" in softswitch.log
+
+
+def test_another_user_redirects_no_media_by_tcp() -> None:
+    """Neither as itself nor with the owner's number, while the owner is there and after it."""
+    with Softswitch(owners=["unix", "user:root"], listen="127.0.0.1:0") as softswitch:
+        with Session(softswitch.target) as owner:
+            owner.write([insert(1)])
+            assert outcome_as("nobody", softswitch.target) == "not bound"
+            other = modify_as("nobody", softswitch.target, owner.client_id)
+            assert other == "PERMISSION_DENIED"
+            assert len(owner.read([entity(1)])) == 1
+        assert outcome_as("nobody", softswitch.target) == "not bound"
+
+
+def test_a_request_comes_by_the_connection_of_its_subscription(softswitch: Softswitch) -> None:
+    with Session(softswitch.target) as owner, Session(softswitch.target, bind=False) as other:
+        for call in (
+            lambda: other.stub.Write(pb.WriteRequest(client_id=owner.client_id, p4_name=PROGRAM, updates=[insert(1)])),
+            lambda: list(other.stub.Read(pb.ReadRequest(client_id=owner.client_id, p4_name=PROGRAM, entities=[entity()]))),
+        ):
+            code, text = refusal(call)
+            assert code == grpc.StatusCode.PERMISSION_DENIED and "another connection" in text
+        assert owner.read([entity(1)]) == []
+
+
+def test_the_log_says_what_is_open_to_every_local_user() -> None:
+    with Softswitch(owners=["unix", "tcp"], listen="127.0.0.1:0") as softswitch:
+        assert f"{softswitch.target}: EVERY LOCAL USER (softswitch.owners: tcp) may read and write the tables" in softswitch.log
+    with Softswitch(owners=["unix", "tls"], listen="127.0.0.1:0") as softswitch:
+        assert f"{softswitch.target}: nobody may read and write the tables" in softswitch.log
 
 
 def test_what_an_owner_leaves_is_not_for_everybody() -> None:

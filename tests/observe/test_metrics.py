@@ -211,6 +211,13 @@ def test_relays_of_two_agents_are_told_apart() -> None:
                 assert "by (instance, relay)" in target["expr"] and "{{instance}}" in target["legendFormat"], target["expr"]
 
 
+@pytest.mark.parametrize("ring", ["learn", "agent"])
+def test_records_that_a_ring_loses_raise_an_alert(ring: str) -> None:
+    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
+    alert = next(rule for rule in rules if rule["alert"] == "ShuntLosesNotices")
+    assert f"increase(shunt_data_plane_{ring}_lost_total[5m]) > 0" in alert["expr"] and alert["labels"]["severity"] == "critical"
+
+
 @pytest.mark.parametrize("gauge", ["shunt_journal_up", "shunt_data_plane_up", "shunt_relay_up"])
 def test_what_cannot_be_reached_raises_an_alert(gauge: str) -> None:
     rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]

@@ -396,3 +396,18 @@ def test_no_text_does_anything_but_load_or_raise_config_errors(data):
 def test_a_data_plane_other_than_the_files_own_softswitch_is_warned_of(target: str, listen: str, own: bool):
     text = f"builtin_relay: {{addresses: [127.0.0.1]}}\ndata_plane: {{target: '{target}'}}\nsoftswitch: {{interfaces: [lo], listen: ['unix:/run/x.sock', '{listen}']}}\n"
     assert [where for where, _ in loads(text).warnings()] == ([] if own else [("data_plane", "target")])
+
+
+@pytest.mark.parametrize(
+    ("listen", "owners", "warned"),
+    [
+        ("127.0.0.1:50052", "[unix, tcp]", True),
+        ("'[::1]:50052'", "[tcp]", True),
+        ("127.0.0.1:50052", "[unix, 'user:root']", False),
+        ("127.0.0.1:50052", "[unix, tls]", False),
+        ("'unix:/run/b.sock'", "[unix, tcp]", False),
+    ],
+)
+def test_a_data_plane_that_every_local_user_may_command_is_warned_of(listen: str, owners: str, warned: bool):
+    text = f"builtin_relay: {{addresses: [127.0.0.1]}}\nsoftswitch: {{interfaces: [lo], listen: ['unix:/run/x.sock', {listen}], owners: {owners}}}\n"
+    assert [where for where, message in loads(text).warnings() if "every local user" in message] == ([("softswitch", "owners")] if warned else [])

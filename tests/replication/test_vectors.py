@@ -13,7 +13,7 @@ from tests.dataplane.lab import Lab
 from tests.softswitch.plane import Plane
 from tests.softswitch.process import Softswitch
 from tests.softswitch.replication import Action, Layer, Replication, Rewrite, StreamKey
-from tests.vectors.model import Port
+from tests.vectors.model import Port, of_host
 from tests.vectors.replication import LAYERS, PRUNES, RECEIVERS, STREAMS, TREES, VECTORS, Replicated, copies, nodes
 
 pytestmark = pytest.mark.netns
@@ -75,7 +75,7 @@ def received(sockets: dict[Port, socket.socket], expected: int) -> list[tuple[Po
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_vector(_opened: tuple[Softswitch, Plane], wires: dict[Port, socket.socket], vector: Replicated) -> None:
-    wanted = copies(vector, [] if vector.passed else vector.to)
+    wanted = [(port, of_host(frame)) for port, frame in copies(vector, [] if vector.passed else vector.to)]
     wires[Port.A].send(vector.frame)
     frames = received(wires, len(wanted))
     assert [(port.name, frame.hex()) for port, frame in frames] == [(port.name, frame.hex()) for port, frame in wanted]

@@ -113,6 +113,20 @@ def routed(frame: bytes, hop: NextHop, *, keep_ttl: bool = False) -> bytes:
     return bytes.fromhex((hop.dst_mac + hop.src_mac).replace(":", "")) + tag + bytes(body)
 
 
+def of_host(frame: bytes, ttl: int = 64) -> bytes:
+    """The frame with the time to live that a host gives its own packets, as the softswitch sends it: a switch takes one off instead."""
+    body = bytearray(frame)
+    at = 18 if body[12:14] == b"\x81\x00" else 14
+    if body[at - 2 : at] == b"\x08\x00":
+        old, check = (int.from_bytes(body[at + n : at + n + 2], "big") for n in (8, 10))
+        body[at + 8] = ttl
+        new = int.from_bytes(body[at + 8 : at + 10], "big")
+        body[at + 10 : at + 12] = (0xFFFF ^ added(0xFFFF ^ check, 0xFFFF ^ old, new)).to_bytes(2, "big")
+    elif body[at - 2 : at] == b"\x86\xdd":
+        body[at + 7] = ttl
+    return bytes(body)
+
+
 def ep(text: str) -> Endpoint:
     return Endpoint.parse(text)
 

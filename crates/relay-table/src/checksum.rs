@@ -24,10 +24,10 @@ const MODULUS: u64 = 65535;
 const LIFT: u64 = MODULUS << 20;
 
 /// What the rewrite adds to the sum of the IP header and to that of the UDP datagram. Sums of 16-bit words in ones' complement
-/// arithmetic are remainders modulo 65535. The IP header's has one hop less in it: 0x0100 in the word of the TTL.
+/// arithmetic are remainders modulo 65535. The word of the TTL is not in it: the programs know the old and the new one.
 pub fn changes(before: &Header, after: &Header) -> (u64, u64) {
     let addresses = LIFT + after.addresses() - before.addresses();
-    let ip = (addresses - 0x0100) % MODULUS;
+    let ip = addresses % MODULUS;
     let udp = (addresses + after.ports() + MODULUS * 2 - before.ports()) % MODULUS;
     (ip, udp)
 }
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn incremental_checksums_are_those_computed_anew(before in header(), after in header(), rest in any::<[u16; 4]>(), ttl in 2u8..) {
+        fn incremental_checksums_are_those_computed_anew(before in header(), after in header(), rest in any::<[u16; 4]>(), ttl in 2u8.., fresh in 1u8..) {
             let at = |header: &Header, ttl: u8| {
                 let mut all = words(header);
                 all.push(u16::from(ttl) << 8 | 17);
@@ -83,10 +83,12 @@ mod tests {
             };
             let (ip, udp) = of_checksums(changes(&before, &after));
             // As the program does: add, bring the carry round, and keep 0xffff (0) out of the range.
-            let sum = u32::from(at(&before, ttl)) + u32::from(ip);
+            let (old, new) = (u32::from(ttl) << 8 | 17, u32::from(fresh) << 8 | 17);
+            let sum = u32::from(at(&before, ttl)) + u32::from(ip) + old + (!new & 0xffff);
+            let sum = (sum & 0xffff) + (sum >> 16);
             let mut sum = (sum + ((sum + 1) >> 16)) as u16;
             if sum == 0xffff { sum = 0; }
-            prop_assert_eq!(sum, at(&after, ttl - 1) % 0xffff);
+            prop_assert_eq!(sum, at(&after, fresh) % 0xffff);
             let sum = u32::from(udp_at(&before)) + u32::from(udp);
             let folded = (sum + (sum >> 16)) as u16;
             prop_assert_eq!(folded, udp_at(&after));

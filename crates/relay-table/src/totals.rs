@@ -46,6 +46,8 @@ pub struct Totals {
     pub relayed_bytes: u64,
     pub notices: u64,
     pub suppressed: u64,
+    /// Notices for which the ring had no room.
+    pub lost: u64,
 }
 
 impl Totals {
@@ -68,6 +70,7 @@ pub fn read_totals(cpus: &Shared<totals>) -> Totals {
         sums.relayed_bytes = sums.relayed_bytes.wrapping_add(one.relayed_bytes);
         sums.notices = sums.notices.wrapping_add(one.notices);
         sums.suppressed = sums.suppressed.wrapping_add(one.suppressed);
+        sums.lost = sums.lost.wrapping_add(one.lost);
     }
     sums
 }

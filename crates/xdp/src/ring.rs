@@ -5,6 +5,13 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Records taken from a ring.
+pub struct Batch {
+    pub records: Vec<Vec<u8>>,
+    /// The ring may hold more: as many were taken as the caller allowed.
+    pub is_full: bool,
+}
+
 /// A ring buffer with one reader.
 pub struct Ring {
     buffer: RingBuffer<'static>,
@@ -38,15 +45,20 @@ impl Ring {
 
     /// Take up to `limit` records.
     #[must_use]
-    pub fn take(&self, limit: usize) -> Vec<Vec<u8>> {
+    pub fn take(&self, limit: usize) -> Batch {
         let taken = self.buffer.consume_raw_n(limit);
         if taken < 0 {
             tracing::error!("a ring buffer cannot be read: {}", std::io::Error::from_raw_os_error(-taken));
         }
-        std::mem::take(&mut *self.records.lock().unwrap_or_else(PoisonError::into_inner))
+        let records = std::mem::take(&mut *self.records.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_full = records.len() >= limit;
+        Batch { records, is_full }
     }
 
     /// A file descriptor that is readable when there are records.
+    ///
+    /// The kernel wakes a reader only when it writes to a ring that the reader has emptied, and libbpf has no barrier between storing the reader's
+    /// position and loading the writer's. So a wake-up can be missing: the reader also has to look from time to time.
     ///
     /// # Errors
     /// When there are no more file descriptors to be had.

@@ -85,6 +85,7 @@ class Relay(Section):
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
     silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600.")
     setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600.")
+    tos: int | None = Field(default=None, ge=0, le=255, description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, without it 184 (EF); rtpengine --tos, without it 0.")
     symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
 
     @property
@@ -301,7 +302,7 @@ class Softswitch(Section):
     listen: list[ServerListen] = Field(
         default=[SOFTSWITCH_SOCKET],
         min_length=1,
-        description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools, or any ADDRESS:PORT with tls.ca_file.",
+        description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools of the users that owners names, or any ADDRESS:PORT with tls.ca_file.",
     )
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
     programs: list[Name] = Field(
@@ -313,7 +314,7 @@ class Softswitch(Section):
     owners: list[Owner] = Field(
         default=["unix", "tls"],
         min_length=1,
-        description="Clients that may own the tables, and so take over what a dead owner left: unix, tcp (without TLS), tls, user:NAME (of a Unix socket) or certificate:NAME.",
+        description="Clients that may read and write the tables, own them, and so take over what a dead owner left: unix, tcp (every local user), tls, user:NAME (of a Unix socket, or of TCP on loopback) or certificate:NAME.",
     )
     request_limit: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, description="Bytes of the largest request; larger ones are refused with RESOURCE_EXHAUSTED.")
     capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
@@ -332,6 +333,13 @@ class Softswitch(Section):
         default=0, ge=0, le=4_000_000, description="Rewrites of conference packets to have room for: one for each receiver of each stream with ports of its own. 0: no conferences."
     )
     pin_dir: AbsolutePath = Field(default="/sys/fs/bpf/shunt", description="Folder on a BPF file system where programs and maps are pinned.")
+
+    def open_to(self) -> Iterator[tuple[Location, str]]:
+        """(location, message) of TCP addresses by which every local user may command the data plane."""
+        mutual = self.tls is not None and self.tls.ca_file is not None
+        for text in self.listen:
+            if not text.startswith("unix:") and not mutual and "tcp" in self.owners:
+                yield ("softswitch", "owners"), f"tcp lets every local user redirect media through {text}: name users instead (user:NAME)"
 
 
 class Config(Section):
@@ -410,6 +418,8 @@ class Config(Section):
                 yield ("data_plane", "program"), f"{self.data_plane.program} is not served by the softswitch of this file, which has {', '.join(programs)}"
             elif self.conference is not None and self.data_plane.program != programs[0]:
                 yield ("conference",), f"the softswitch of this file serves conferences to program {programs[0]}, not to {self.data_plane.program}"
+        if self.softswitch is not None:
+            yield from self.softswitch.open_to()
 
     def interfaces(self) -> Iterator[tuple[Location, str]]:
         """(location, name) of the network interfaces that have to be on this host."""

@@ -12,6 +12,10 @@ use std::sync::atomic::Ordering;
 
 const ROWS: usize = size::INTERFACES.0 as usize;
 const PROBES: usize = size::INTERFACE_PROBES.0 as usize;
+const FURTHER: usize = size::FURTHER_MACS.0 as usize;
+/// Bytes of a frame beside the IP packet, and the largest frame that a driver has in one buffer of a page with room for XDP.
+const ETHERNET_HEADER: u32 = 14;
+const ONE_BUFFER: u32 = 3500;
 /// The loopback interface, by which the kernel lets the packets of test runs come.
 const LOOPBACK: u32 = 1;
 /// Kinds of interfaces that hand over frames whose UDP checksum is left to the hardware.
@@ -43,9 +47,12 @@ pub struct Attachments {
     generic: String,
     macs: Shared<own_mac>,
     /// What is in `macs`, by interface.
-    written: BTreeMap<u32, (u64, u32)>,
+    written: BTreeMap<u32, OwnMac>,
     link_changes: u64,
 }
+
+/// A row of `macs`: address, flags, addresses of interfaces above.
+type OwnMac = (u64, u32, [u64; FURTHER]);
 
 /// Refuse interfaces that are not there, before anything is loaded or pinned.
 pub fn check_interfaces(names: &[String]) -> std::result::Result<(), PlaneError> {
@@ -57,6 +64,26 @@ pub fn check_interfaces(names: &[String]) -> std::result::Result<(), PlaneError>
         }
     }
     Ok(())
+}
+
+/// The configured interfaces that there are.
+fn wanted_names<'a>(names: &'a [String], hops: &'a KernelHops) -> impl Iterator<Item = (&'a str, u32)> {
+    names
+        .iter()
+        .filter_map(|name| Some((name.as_str(), hops.0.link_named(name)?.ifindex)))
+}
+
+/// Why a program cannot be attached, in words, with what the operator can do.
+fn reason(mode: Mode, error: &shunt_xdp::Error, mtu: u32) -> String {
+    use nix::libc;
+    match error.errno() {
+        libc::EOPNOTSUPP if mode == Mode::Native => "native XDP is not possible: its driver takes no programs".into(),
+        libc::EEXIST => "an interface on top of it has an XDP program: name the lower interface alone in softswitch.interfaces".into(),
+        libc::ERANGE | libc::EINVAL if mode == Mode::Native && mtu + ETHERNET_HEADER > ONE_BUFFER => {
+            format!("native XDP is not possible at MTU {mtu}: lower the MTU (ip link set mtu), or choose mode: generic")
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn link_pin(ifindex: u32, mode: Mode) -> String {
@@ -97,6 +124,16 @@ impl Attachments {
                 wanted.push((name.clone(), link.ifindex));
             }
         }
+        // The program below gets its packets too, and the kernel takes none below one that is above.
+        wanted.retain(|(name, ifindex)| {
+            let is_macvlan = hops.0.kind(*ifindex).is_some_and(|kind| kind.starts_with("macv"));
+            let lower = wanted_names(&config.interfaces, hops).find(|(_, other)| hops.0.is_above(*ifindex, *other));
+            let Some((lower, _)) = lower.filter(|_| is_macvlan) else {
+                return true;
+            };
+            tracing::info!("{name} is on top of {lower}, whose program gets the packets of {name}: it needs none of its own");
+            false
+        });
         // Those of a former process on interfaces that are not wanted any more stay until the start has succeeded.
         let mut unwanted = Vec::new();
         for name in directory.names().into_iter().filter(|name| name.starts_with("link_")) {
@@ -142,7 +179,8 @@ impl Attachments {
         hops: &mut KernelHops,
     ) -> std::result::Result<(), PlaneError> {
         for (name, ifindex) in wanted {
-            let attached = self.attach_one(name, *ifindex, mode, directory, loaded)?;
+            let mtu = hops.0.link(*ifindex).map_or(0, |link| link.mtu);
+            let attached = self.attach_one(name, *ifindex, mtu, mode, directory, loaded)?;
             self.attached.push(attached);
         }
         if mode == XdpMode::Auto && self.is_native() {
@@ -160,7 +198,7 @@ impl Attachments {
                 for (at, (name, ifindex)) in wanted.iter().enumerate() {
                     if self.attached[at].mode == Mode::Native {
                         self.detach(at, directory);
-                        self.attached[at] = self.attach_one(name, *ifindex, XdpMode::Generic, directory, loaded)?;
+                        self.attached[at] = self.attach_one(name, *ifindex, 0, XdpMode::Generic, directory, loaded)?;
                     }
                 }
             }
@@ -181,6 +219,7 @@ impl Attachments {
         &self,
         name: &str,
         ifindex: u32,
+        mtu: u32,
         wanted: XdpMode,
         directory: &Directory,
         loaded: &Loaded,
@@ -212,10 +251,13 @@ impl Attachments {
             XdpMode::Native => &[Mode::Native],
             XdpMode::Generic => &[Mode::Generic],
         };
-        let mut failed = None;
+        let mut failed: Option<String> = None;
         for mode in tries {
             match Link::attach(self.program(loaded, *mode)?, ifindex, *mode) {
                 Ok(link) => {
+                    if let Some(failed) = &failed {
+                        tracing::warn!("{name} has generic XDP, which takes more processor time: {failed}");
+                    }
                     directory.pin(&link_pin(ifindex, *mode), &link)?;
                     return Ok(Attached {
                         name: name.to_owned(),
@@ -230,13 +272,10 @@ impl Attachments {
                         "{name} already has another XDP program: detach it first"
                     )));
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => failed = Some(reason(*mode, &error, mtu)),
             }
         }
-        Err(PlaneError::Config(format!(
-            "{name}: {}",
-            failed.map_or("no XDP mode".into(), |error| error.to_string())
-        )))
+        Err(PlaneError::Config(format!("{name}: {}", failed.unwrap_or("no XDP mode".into()))))
     }
 
     fn detach(&self, at: usize, directory: &Directory) {
@@ -268,7 +307,7 @@ impl Attachments {
         self.link_changes = hops.0.link_changes();
         for at in 0..self.attached.len() {
             let (name, ifindex) = (self.attached[at].name.clone(), self.attached[at].ifindex);
-            let Some(now) = hops.0.link_named(&name).map(|link| link.ifindex) else {
+            let Some((now, mtu)) = hops.0.link_named(&name).map(|link| (link.ifindex, link.mtu)) else {
                 continue;
             };
             if now == ifindex {
@@ -279,7 +318,7 @@ impl Attachments {
                 Mode::Native => XdpMode::Native,
                 Mode::Generic => XdpMode::Generic,
             };
-            match self.attach_one(&name, now, wanted, directory, loaded) {
+            match self.attach_one(&name, now, mtu, wanted, directory, loaded) {
                 Ok(attached) => {
                     tracing::info!("{name} came back as interface {now}");
                     self.attached[at] = attached;
@@ -293,16 +332,22 @@ impl Attachments {
         hops.0.attached(self.indexes());
     }
 
-    /// Tell the programs the interfaces' own MAC addresses, and of which interfaces frames may have unfinished checksums.
+    /// Tell the programs the MAC addresses of the interfaces and of those above them, and of which interfaces frames may have unfinished checksums.
     fn write_macs(&mut self, hops: &KernelHops, mut indexes: Vec<u32>) {
         indexes.push(LOOPBACK);
         let mut wanted = BTreeMap::new();
         for ifindex in indexes {
             let mac = hops.0.mac(ifindex).unwrap_or_default();
-            let [a, b, c, d, e, f] = mac;
             let local = ifindex == LOOPBACK || hops.0.kind(ifindex).is_some_and(|kind| LOCAL_SENDERS.contains(&kind));
             let flags = if local { interface_flag::INTERFACE_LOCAL_SENDERS.0 } else { 0 };
-            wanted.insert(ifindex, (u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]), flags));
+            let word = |[a, b, c, d, e, f]: [u8; 6]| u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
+            let (above, mut further) = (hops.0.macs_above(ifindex), [0; FURTHER]);
+            for (to, mac) in further.iter_mut().zip(&above) {
+                *to = word(*mac);
+            }
+            // With more than there is room for, frames to other addresses are relayed too.
+            let own = if above.len() > FURTHER { 0 } else { word(mac) };
+            wanted.insert(ifindex, (own, flags, further));
         }
         if wanted == self.written {
             return;
@@ -313,7 +358,7 @@ impl Attachments {
                 self.macs.u32_at(row, offset_of!(own_mac, ifindex)).store(0, Ordering::Release);
             }
         }
-        for (ifindex, (mac, flags)) in &wanted {
+        for (ifindex, (mac, flags, further)) in &wanted {
             let rows = (0..PROBES).map(|n| (*ifindex as usize + n) % ROWS);
             let held = |row: &usize| self.macs.u32_at(*row, offset_of!(own_mac, ifindex)).load(Ordering::Relaxed);
             let row = rows
@@ -326,6 +371,10 @@ impl Attachments {
             };
             self.macs.u64_at(row, offset_of!(own_mac, mac)).store(*mac, Ordering::Relaxed);
             self.macs.u32_at(row, offset_of!(own_mac, flags)).store(*flags, Ordering::Relaxed);
+            for (at, mac) in further.iter().enumerate() {
+                let word = self.macs.u64_at(row, offset_of!(own_mac, further) + size_of::<u64>() * at);
+                word.store(*mac, Ordering::Relaxed);
+            }
             self.macs
                 .u32_at(row, offset_of!(own_mac, ifindex))
                 .store(*ifindex, Ordering::Release);
@@ -347,4 +396,4 @@ impl Attachments {
     }
 }
 
-const _: () = assert!(size_of::<own_mac>() == 16);
+const _: () = assert!(size_of::<own_mac>() == 64);

@@ -6,7 +6,6 @@ use super::programs;
 use crate::config::Softswitch;
 use crate::schema::ConferenceSizes;
 use shunt_abi::replicate::rodata;
-use shunt_nexthop::Framing;
 use shunt_relay_table::Fault;
 use shunt_replication::{Exhausted, Hops, Options, Replication, sizes};
 use shunt_xdp::{Constant, Directory, Loaded, Ring};
@@ -33,10 +32,7 @@ impl Hops for KernelHops {
 
     fn output(&self, row: u16) -> u32 {
         let ifindex = self.0.describe(row).map_or(0, |hop| hop.ifindex);
-        match self.0.link(ifindex).map(|link| link.framing) {
-            Some(Framing::Vlan { parent, .. }) => parent,
-            _ => ifindex,
-        }
+        self.0.lowest(ifindex)
     }
 
     fn adopt(&mut self, dst: IpAddr, src: IpAddr, row: u16, _taken: &BTreeSet<u16>) -> u16 {
@@ -93,6 +89,8 @@ fn translated(constants: &[Constant]) -> Vec<Constant> {
         (offset_of!(from, limit_slots), offset_of!(rodata, limit_slots)),
         (offset_of!(from, idle_mismatch), offset_of!(rodata, idle_mismatch)),
         (offset_of!(from, tick_ns), offset_of!(rodata, tick_ns)),
+        (offset_of!(from, fresh_ttl), offset_of!(rodata, fresh_ttl)),
+        (offset_of!(from, fresh_hop_limit), offset_of!(rodata, fresh_hop_limit)),
         (offset_of!(from, drop_source_mismatch), offset_of!(rodata, drop_source_mismatch)),
     ];
     let place = |offset: usize| places.iter().find(|(from, _)| *from == offset).map(|(_, to)| *to);

@@ -129,15 +129,21 @@ impl Notes {
     }
 }
 
-/// Tells the programs that some client owns the tables.
+/// Tells the programs that clients own the tables.
 #[derive(Clone)]
 pub struct OwnerSign(Arc<Shared<settings>>);
 
 impl OwnerSign {
-    /// For a while, entries drop packets of other sources.
-    pub fn alive(&self) {
+    /// Some client is there: for a while, its source filters, blocklist and greylist apply. With `of_all`, each program with media ports has its
+    /// owner: for the same time, entries drop packets of other sources.
+    pub fn alive(&self, of_all: bool) {
         let until = monotonic_ns() + OWNER_ALIVE.as_nanos() as u64;
-        self.0.u64_at(0, offset_of!(settings, owner_until)).store(until, Ordering::Release);
+        self.0
+            .u64_at(0, offset_of!(settings, filters_until))
+            .store(until, Ordering::Release);
+        if of_all {
+            self.0.u64_at(0, offset_of!(settings, owner_until)).store(until, Ordering::Release);
+        }
     }
 }
 
@@ -207,9 +213,13 @@ impl Plane {
         let loaded = relay.loaded;
         let settings = Arc::new(Shared::<settings>::map(loaded.map(".data.settings")?, 1)?);
         settings.u64_at(0, offset_of!(settings, owner_until)).store(0, Ordering::Release);
+        settings.u64_at(0, offset_of!(settings, filters_until)).store(0, Ordering::Release);
+        let mut filters = Filters::new(&loaded)?;
+        // Ports may have gone to other calls since the owner of these rows was there.
+        filters.open_up(|_| true)?;
         Ok(Open {
             relay: table,
-            filters: Filters::new(&loaded)?,
+            filters,
             totals: Shared::map(loaded.map(".data.totals")?, size::CPUS.0 as usize)?,
             notices: Ring::new(loaded.map("notices")?)?,
             path_mtu: Ring::new(loaded.map("path_mtu")?)?,
@@ -301,11 +311,12 @@ impl Plane {
         self.hops.0.as_fd().try_clone_to_owned()
     }
 
-    /// Take up to `limit` learn notices.
+    /// Take up to `limit` learn notices. Returns them, and whether there may be more.
     #[must_use]
-    pub fn take_notices(&self, limit: usize) -> Vec<LearnNotice> {
-        let records = self.notices.take(limit);
-        records
+    pub fn take_notices(&self, limit: usize) -> (Vec<LearnNotice>, bool) {
+        let batch = self.notices.take(limit);
+        let notices = batch
+            .records
             .iter()
             .filter_map(|record| from_bytes::<notice>(record))
             .map(|notice| LearnNotice {
@@ -315,14 +326,16 @@ impl Plane {
                 sequence: notice.seq,
                 ssrc: notice.ssrc,
             })
-            .collect()
+            .collect();
+        (notices, batch.is_full)
     }
 
-    /// Take in path MTUs that the programs have verified; the destinations whose rows moved.
+    /// Take in path MTUs that the programs have verified. Returns the destinations whose rows moved, and whether there may be more.
     #[must_use]
-    pub fn take_path_mtus(&mut self, now: Instant) -> Vec<Moved> {
+    pub fn take_path_mtus(&mut self, now: Instant) -> (Vec<Moved>, bool) {
         let mut moved = Vec::new();
-        for record in self.path_mtu.take(256) {
+        let batch = self.path_mtu.take(256);
+        for record in batch.records {
             let Some(report) = from_bytes::<path_mtu_report>(&record) else {
                 continue;
             };
@@ -330,7 +343,7 @@ impl Plane {
             tracing::info!("the path MTU to {dst} is {} bytes for the next ten minutes", report.mtu);
             moved.extend(self.hops.0.path_mtu(dst, report.mtu, now));
         }
-        moved
+        (moved, batch.is_full)
     }
 
     /// Follow route, neighbour and link changes; the destinations whose rows moved.
@@ -407,16 +420,20 @@ impl Plane {
         Some((&mut self.conference.as_mut()?.tables, &mut self.hops))
     }
 
-    /// Take up to `limit` frames of conference packets that are for the agent.
+    /// Take up to `limit` frames of conference packets that are for the agent. Returns those whose streams still have rows, and whether there may be more.
     #[must_use]
-    pub fn take_agent_frames(&self, limit: usize) -> Vec<Vec<u8>> {
-        let Some(conference) = &self.conference else { return Vec::new() };
-        let records = conference.packets.take(limit);
-        records
+    pub fn take_agent_frames(&self, limit: usize) -> (Vec<Vec<u8>>, bool) {
+        let Some(conference) = &self.conference else {
+            return (Vec::new(), false);
+        };
+        let batch = conference.packets.take(limit);
+        let frames = batch
+            .records
             .iter()
             .filter_map(|record| conference.tables.agent_packet(record))
             .map(|(_, frame)| frame.to_vec())
-            .collect()
+            .collect();
+        (frames, batch.is_full)
     }
 
     /// A file descriptor that is readable when there are conference packets for the agent.

@@ -9,9 +9,11 @@ use shunt_abi::relay::{detail, layout, layout_mark, rodata, size, slot};
 use shunt_relay_table::{chunk_count, tick_table};
 use shunt_xdp::{Constant, Directory, Link, Load, Loaded, Shared, map_names, tick_ms};
 use std::collections::BTreeMap;
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 const PROGRAMS: &str = "programs";
 const LIMITS: &str = "limits";
@@ -39,6 +41,16 @@ fn constant(offset: usize, bytes: &[u8]) -> Constant {
     }
 }
 
+/// The TTL or hop limit that this host gives its own packets: packets of the relay server would leave with it.
+fn host_value(name: &str) -> u8 {
+    const USUAL: u8 = 64;
+    let text = fs::read_to_string(Path::new("/proc/sys/net").join(name));
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .filter(|ttl| *ttl != 0)
+        .unwrap_or(USUAL)
+}
+
 fn constants(config: &Softswitch, slots: usize) -> Vec<Constant> {
     let tick = tick_ms();
     let window = (LIMIT_WINDOW_MS / tick).round_ties_even().max(1.0);
@@ -53,6 +65,8 @@ fn constants(config: &Softswitch, slots: usize) -> Vec<Constant> {
         number(offset_of!(rodata, limit_slots), slots as u32),
         number(offset_of!(rodata, idle_mismatch), (IDLE_MISMATCH_S * 1000.0 / tick).round() as u32),
         constant(offset_of!(rodata, tick_ns), &ticks),
+        constant(offset_of!(rodata, fresh_ttl), &[host_value("ipv4/ip_default_ttl")]),
+        constant(offset_of!(rodata, fresh_hop_limit), &[host_value("ipv6/conf/default/hop_limit")]),
         constant(
             offset_of!(rodata, drop_source_mismatch),
             &[u8::from(config.source_mismatch == SourceMismatch::Drop)],

@@ -62,6 +62,7 @@ impl Table for Totals {
             "other_mac_packets" => totals.of(reason::NOT_FOR_US),
             "learn_notices" => totals.notices,
             "learn_suppressed" => totals.suppressed,
+            "learn_lost" => totals.lost,
             "agent_packets" => agent.copied,
             "agent_suppressed" => agent.suppressed,
             "agent_lost" => agent.lost,

@@ -119,3 +119,28 @@ fn a_row_is_found_behind_those_of_other_interfaces() {
     plane.interface(home + probes, LOOPBACK, MAC_OWN, LOCAL);
     plane.expect("another address", &to(&sent(&v4()), OTHER), REDIRECT, reason::RELAYED);
 }
+
+#[test]
+fn frames_to_interfaces_above_are_relayed() {
+    let Some(mut plane) = plane(Some((MAC_OWN, LOCAL))) else { return };
+    // As keepalived gives its macvlan, and as many as there is room for.
+    let above: Vec<Mac> = (0..size::FURTHER_MACS.0 as u8).map(|n| [0, 0, 0x5e, 0, 1, 0x33 + n]).collect();
+    plane.expect("before", &to(&sent(&v4()), above[0]), PASS, reason::NOT_FOR_US);
+    plane.interfaces_above(LOOPBACK as usize, &above);
+    for entry in [v4(), v6()] {
+        let packet = sent(&entry);
+        for mac in above.iter().chain([&MAC_OWN]) {
+            let left = plane.expect("an address above", &to(&packet, *mac), REDIRECT, reason::RELAYED);
+            assert_eq!(left, relayed(&entry, &packet).frame());
+        }
+        plane.expect("another address", &to(&packet, OTHER), PASS, reason::NOT_FOR_US);
+        plane.expect("no address", &to(&packet, [0; 6]), PASS, reason::NOT_FOR_US);
+        plane.expect("broadcast", &to(&packet, [0xff; 6]), PASS, reason::NOT_UNICAST);
+    }
+    let miss = sent(&v4()).with(|packet| packet.dst.set_port(30000));
+    plane.expect("a miss", &to(&miss, above[1]), PASS, reason::MISS);
+    assert_eq!(plane.notices().len(), 2, "learned from");
+    plane.insert(&Entry::new("10.1.0.2:4006", "10.1.0.1:20006", "[fd02::1]:20002", "[fd02::2]:6000"));
+    plane.insert(&Entry::new("[fd01::2]:4004", "[fd01::1]:20004", "10.2.0.1:20002", "10.2.0.2:6000"));
+    check_vectors(&plane);
+}

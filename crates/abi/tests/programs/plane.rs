@@ -157,7 +157,7 @@ fn checksum_changes(entry: &Entry) -> (u16, u16) {
     let addresses = sum(&entry.out_src, &entry.out_dst) - sum(&entry.src, &entry.dst);
     let ports = |one: &SocketAddr, other: &SocketAddr| i64::from(one.port()) + i64::from(other.port());
     let all = addresses + ports(&entry.out_src, &entry.out_dst) - ports(&entry.src, &entry.dst);
-    let ip = (-(addresses - 0x0100)).rem_euclid(65535) as u16;
+    let ip = (-addresses).rem_euclid(65535) as u16;
     let udp = (65535 - all.rem_euclid(65535)) as u16;
     (ip, udp)
 }
@@ -236,6 +236,7 @@ impl Plane {
             plane.interface(LOOPBACK as usize, LOOPBACK, mac, flags);
         }
         plane.own_for(HOUR as i64);
+        plane.filter_for(HOUR as i64);
         plane.next_hop(1500);
         Some(plane)
     }
@@ -252,16 +253,32 @@ impl Plane {
                 ifindex,
                 flags,
                 mac: mac_word(mac),
+                ..Default::default()
             },
         );
     }
 
+    /// Write the addresses of interfaces above the one in this row.
+    pub fn interfaces_above(&self, row: usize, macs: &[Mac]) {
+        for (at, mac) in macs.iter().enumerate() {
+            let further = self.own_macs.u64_at(row, offset_of!(relay::own_mac, further) + 8 * at);
+            further.store(mac_word(*mac), Ordering::Relaxed);
+        }
+    }
+
     /// Until when, from now on in nanoseconds, a client owns the entries.
     pub fn own_for(&self, ns: i64) {
+        self.set_until(offset_of!(settings, owner_until), ns);
+    }
+
+    /// Until when, from now on in nanoseconds, a client owns the filters.
+    pub fn filter_for(&self, ns: i64) {
+        self.set_until(offset_of!(settings, filters_until), ns);
+    }
+
+    fn set_until(&self, offset: usize, ns: i64) {
         let until = monotonic_ns().saturating_add_signed(ns);
-        self.settings
-            .u64_at(0, offset_of!(settings, owner_until))
-            .store(until, Ordering::Relaxed);
+        self.settings.u64_at(0, offset).store(until, Ordering::Relaxed);
     }
 
     /// All entries' next hop; mtu: of its interface.
@@ -525,12 +542,12 @@ impl Plane {
     }
 
     pub fn notices(&self) -> Vec<notice> {
-        let records = self.notices.take(1000);
+        let records = self.notices.take(1000).records;
         records.iter().filter_map(|record| from_bytes(record)).collect()
     }
 
     pub fn reports(&self) -> Vec<path_mtu_report> {
-        let records = self.reports.take(1000);
+        let records = self.reports.take(1000).records;
         records.iter().filter_map(|record| from_bytes(record)).collect()
     }
 

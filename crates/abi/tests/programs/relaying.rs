@@ -32,7 +32,7 @@ pub fn relayed(entry: &Entry, packet: &Udp) -> Udp {
         packet.dst = entry.out_dst;
         packet.macs = (MAC_NEXT, MAC_OUT);
         packet.tags = Vec::new();
-        packet.ttl -= 1;
+        packet.ttl = 64;
     })
 }
 

@@ -61,6 +61,62 @@ fn without_a_live_owner_other_sources_pass_as_at_a_port_without_an_entry() {
 }
 
 #[test]
+fn filters_whose_owner_is_gone_keep_nobody_out() {
+    let Some(plane) = plane(true) else { return };
+    plane.block("10.1.0.66", 0, true);
+    plane.greylist("10.1.0.1", 16384, 32767);
+    let to = |port: u16| from(&other_source(&v4()), "10.1.0.67").with(|packet| packet.dst.set_port(port));
+    let cases = [
+        ("blocklist", from(&to(30002), "10.1.0.66")),
+        ("source filter", to(FILTERED)),
+        ("greylist", to(30004)),
+    ];
+    for (what, packet) in &cases {
+        plane.expect(what, &packet.frame(), DROP, reason::BLOCKED);
+    }
+    // The client of the filters is gone, that of the entries not: another program's, for instance.
+    plane.filter_for(-SECOND);
+    for (what, packet) in &cases {
+        plane.expect(what, &packet.frame(), PASS, reason::MISS);
+    }
+    for (what, packet, why) in hidden() {
+        plane.expect(what, &packet.frame(), PASS, why);
+    }
+    plane.expect("an entry", &other_source(&v4()).frame(), DROP, reason::SOURCE_MISMATCH);
+    plane.filter_for(3600 * SECOND);
+    for (what, packet) in &cases[..2] {
+        plane.expect(what, &packet.frame(), DROP, reason::BLOCKED);
+    }
+    plane.own_for(-SECOND);
+    plane.expect("without an owner of all entries", &cases[1].1.frame(), DROP, reason::BLOCKED);
+}
+
+#[test]
+fn a_greylisted_port_admits_who_sends_on_at_any_rate() {
+    let Some(plane) = plane(true) else { return };
+    plane.greylist("10.1.0.1", 16384, 32767);
+    let to = |src: &str, port: u16| from(&other_source(&v4()), src).with(|packet| packet.dst.set_port(port)).frame();
+    let verdict = |packet: &[u8]| plane.run("native", packet).verdict;
+    for _ in 0..4 {
+        assert_eq!(verdict(&to("10.1.0.71", 30002)), DROP);
+    }
+    assert_eq!(verdict(&to("10.1.0.71", 30002)), PASS, "the fifth packet");
+    // Sparse senders: their second packet passes. A scanner's first packet to each port does not, however long it scans.
+    let gaps = [250, 400, 1000];
+    for (n, gap) in gaps.into_iter().enumerate() {
+        let source = format!("10.1.0.{}", 80 + n);
+        assert_eq!(verdict(&to(&source, 30002)), DROP);
+        std::thread::sleep(std::time::Duration::from_millis(gap));
+        assert_eq!(
+            verdict(&to(&source, 30003)),
+            PASS,
+            "one packet each {gap} ms, its RTCP at the next port"
+        );
+        assert_eq!(verdict(&to(&source, 30006)), DROP, "at another port it begins anew");
+    }
+}
+
+#[test]
 fn an_idle_entry_lets_other_sources_pass_until_its_own_sends_again() {
     let Some(mut plane) = plane(true) else { return };
     for entry in [v4(), v6()] {
