@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from tests.lab.load import ControlClient
+from tests.lab.processes import RELAY_PORT
 from tests.lab.topology import NAT_IP
-from tests.networks.field import NOBODY, Call, Field, Place, Row, Sent, udptl
+from tests.networks.field import NOBODY, Call, Field, Place, Play, Row, Sent, udptl
 
 ROWS: list[Row] = []
 
@@ -179,3 +181,26 @@ async def there_and_back(field: Field) -> list[Sent]:
 
 
 ROWS.append(Row("media moves away and back by re-INVITE, caller behind NAT", there_and_back))
+
+
+def past_the_agent(every: float, stranger: str) -> Play:
+    """The SIP server has sent a call's commands to the relay itself, as it does while the agent is away. The agent is back and knows nothing of the call.
+    stranger: an address that the agent has not seen in a call."""
+
+    async def play(field: Field) -> list[Sent]:
+        usual, field.client = field.client, ControlClient.to(field.topology, port=RELAY_PORT)
+        try:
+            call = field.call(field.phone("caller", stranger), field.phone("callee"))
+            await call.set_up()
+        finally:
+            field.client.close()
+            field.client = usual
+        return await _talk(call, max(2.0, 8 * every), caller=every)
+
+    return play
+
+
+ROWS += [
+    Row(f"a call past the agent, a packet each {every * 1000:.0f} ms", past_the_agent(every, f"198.18.1.{number}"), relays=("rtpproxy",))
+    for number, every in enumerate((0.02, 0.12, 0.2, 0.4, 1.0), 70)
+]
