@@ -108,7 +108,8 @@ async def ports_that_change(field: Field, packets: int) -> list[Sent]:
 
 
 for _packets in (1, 10, 50):
-    ROWS.append(Row(f"source port changes each {_packets} packets", partial(ports_that_change, packets=_packets)))
+    # The first change is followed as a NAT rebinding, after three packets; the next one sends the stream to the relay.
+    ROWS.append(Row(f"source port changes each {_packets} packets", partial(ports_that_change, packets=_packets), more=8))
 
 
 async def far_side_moves(field: Field, shared: bool) -> list[Sent]:

@@ -42,7 +42,7 @@ reasons! {
     VerifyingSource "verifying-source" "Packets arrive from an address that signalling does not name, or that several parties share; a few more are needed.";
     Contested "contested" "Two sources claim to be this party. The stream stays on the relay until one falls silent.";
     UnstableSource "unstable-source" "The party's address or port changes again and again. The stream stays on the relay until the source has stayed put for 30 s.";
-    NotInDataPlane "not-in-data-plane" "The relay receives this party's packets, and the data plane never sees them: they come by another way, such as from the same host, a container or an interface that is not configured.";
+    NotInDataPlane "not-in-data-plane" "The relay receives this party's packets, and the data plane never sees them: they come from the same host, a container, or an interface that is not configured.";
     RtcpMuxed "rtcp-muxed" "RTCP travels in the RTP stream (RFC 5761), so there is none of its own.";
     ReInvite "re-invite" "Signalling changes this media line; the entries are removed so that the relay sees the change, and the addresses are learned anew.";
     OnHold "on-hold" "The party put the call on hold with a null address or port 0; there is nowhere to send to.";

@@ -60,7 +60,7 @@ REASONS: dict[str, str] = {
     VERIFYING_SOURCE: "Packets arrive from an address that signalling did not name; a few more are needed to latch it.",
     CONTESTED: "Two sources claim to be this party. The stream stays on the relay until one falls silent.",
     UNSTABLE_SOURCE: "The party's address or port changes again and again. The stream stays on the relay until the source has stayed put for 30 s.",
-    NOT_IN_DATA_PLANE: "The relay receives this party's packets, and the data plane never sees them: they come by another way, such as from the same host, a container or an interface that is not configured.",
+    NOT_IN_DATA_PLANE: "The relay receives this party's packets, and the data plane never sees them: they come from the same host, a container, or an interface that is not configured.",
     RTCP_MUXED: "RTCP travels in the RTP stream (RFC 5761), so there is none of its own.",
     RE_INVITE: "Signalling changed this media line; the entries were removed so that the relay sees the change, and the addresses are learned anew.",
     ON_HOLD: "The party put the call on hold with address 0.0.0.0; there is nowhere to send to.",
