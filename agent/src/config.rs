@@ -76,9 +76,23 @@ pub struct RelayConfig {
     #[serde(default)]
     pub setup_ttl: Option<u64>,
     pub symmetric: bool,
+    #[serde(default)]
+    pub tos: Option<u8>,
     /// It verifies sources itself.
     #[serde(skip)]
     pub verifies_sources: bool,
+}
+
+impl RelayConfig {
+    /// The TOS byte that it gives its packets: without another one, rtpproxy's is EF.
+    #[must_use]
+    pub fn mark(&self) -> u8 {
+        const EXPEDITED: u8 = 46 << 2;
+        self.tos.unwrap_or(match self.relay_type {
+            RelayType::Rtpproxy if !self.verifies_sources => EXPEDITED,
+            _ => 0,
+        })
+    }
 }
 
 /// What a relay is controlled with.
@@ -339,6 +353,7 @@ impl Builtin {
             ttl: self.ttl,
             setup_ttl: self.setup_ttl,
             symmetric: true,
+            tos: None,
             verifies_sources: true,
         })
     }

@@ -449,6 +449,11 @@ fn start_plane(config: &Config, settings: &DataPlane, fence: Fence) -> Result<(P
             .flat_map(|relay| relay.media.iter().map(crate::config::Media::range))
             .chain(conference)
             .collect(),
+        marks: config
+            .relays
+            .iter()
+            .flat_map(|relay| relay.media.iter().map(|media| (media.range(), relay.mark())))
+            .collect(),
         entry_idle: entry_idle(config),
         fence,
         ..shunt_plane::Settings::new(target)

@@ -7,8 +7,9 @@ use bytes::{Bytes, BytesMut};
 use shunt_bfrt::pb::update::Type;
 use shunt_bfrt::schema::{Action, Field, SchemaError, Table};
 use shunt_bfrt::values::number;
-use shunt_calls::RelayEntry;
+use shunt_calls::{MediaRange, RelayEntry};
 use shunt_net::{Endpoint, FiveTuple};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An action that says where packets go.
@@ -21,6 +22,8 @@ struct Rewrite {
     destination: u32,
     source_port: u32,
     destination_port: u32,
+    /// It can set the DSCP.
+    marks: bool,
     parameters: usize,
     insert: Part<Slot>,
     modify: Part<Slot>,
@@ -37,6 +40,8 @@ pub(crate) struct RelayTable {
     /// The data field that says how long an entry has yet until it is idle, in ms.
     pub(crate) ttl: Option<u32>,
     idle: Duration,
+    /// DSCP by the range that packets leave from.
+    marks: Arc<[(MediaRange, u8)]>,
     /// The data fields that count packets and bytes.
     pub(crate) counters: Option<(u32, u32)>,
     /// The shortest first.
@@ -47,7 +52,7 @@ pub(crate) struct RelayTable {
 impl RelayTable {
     /// # Errors
     /// The key is not a 5-tuple, or no action says where packets go.
-    pub(crate) fn new(table: &Table, idle: Duration) -> Result<Self, SchemaError> {
+    pub(crate) fn new(table: &Table, idle: Duration, tos: &[(MediaRange, u8)]) -> Result<Self, SchemaError> {
         let tuple = TupleTable::new(table)?;
         let ttl = table.data.find("$ENTRY_TTL");
         let mut rewrites = Vec::new();
@@ -71,6 +76,7 @@ impl RelayTable {
             ages,
             ttl: ttl.filter(|_| ages).map(|field| field.id),
             idle,
+            marks: tos.iter().map(|(range, tos)| (*range, tos >> 2)).collect(),
             counters: counter("$COUNTER_SPEC_PKTS").zip(counter("$COUNTER_SPEC_BYTES")),
             delete: tuple.update(Type::Delete.into(), None),
             rewrites,
@@ -84,13 +90,17 @@ impl RelayTable {
         let v6 = destination.addr.is_ipv6();
         // Without a source address of its own, the packet's old destination becomes its source.
         let fits = |rewrite: &&Rewrite| rewrite.v6 == v6 && (rewrite.source.is_some() || source.addr == key.dst.addr);
-        let rewrite = self.rewrites.iter().find(fits)?;
+        let dscp = self.marks.iter().find(|(range, _)| range.contains(source)).map(|(_, dscp)| *dscp);
+        let marking = self.rewrites.iter().filter(|rewrite| dscp.is_none() || rewrite.marks).find(fits);
+        let rewrite = marking.or_else(|| self.rewrites.iter().find(fits))?;
         let template = if modify { &rewrite.modify } else { &rewrite.insert };
         Some(template.fill(arena, |slot, hole| match slot {
             Slot::NewSourceAddress => put_addr(hole, source.addr),
             Slot::NewDestinationAddress => put_addr(hole, destination.addr),
             Slot::NewSourcePort => put_port(hole, source.port),
             Slot::NewDestinationPort => put_port(hole, destination.port),
+            Slot::SetDscp => hole.fill(dscp.is_some().into()),
+            Slot::Dscp => hole.fill(dscp.unwrap_or(0)),
             _ => fill_key(slot, hole, &key),
         }))
     }
@@ -168,8 +178,8 @@ impl Rewrite {
             let value = Part::new().number(1, field.id.into());
             let value = match (hole, field.name.as_str()) {
                 (Some((_, slot)), _) => value.hole(2, size, new(slot)),
-                // DSCP stays as it is.
-                (None, "set_dscp" | "dscp") => value.bytes(2, &vec![0; size]),
+                (None, "set_dscp") if size == 1 => value.hole(2, 1, Slot::SetDscp),
+                (None, "dscp") if size == 1 => value.hole(2, 1, Slot::Dscp),
                 (None, name) => {
                     return Err(SchemaError(format!(
                         "{} has a parameter {name} that the agent does not know",
@@ -190,6 +200,7 @@ impl Rewrite {
             destination,
             source_port: source_port.0,
             destination_port: destination_port.0,
+            marks: ["set_dscp", "dscp"].iter().all(|name| action.fields.find(name).is_some()),
             parameters: action.fields.len(),
             insert: tuple.update(Type::Insert.into(), Some(&data)),
             modify: tuple.update(Type::Modify.into(), Some(&data)),

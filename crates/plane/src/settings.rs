@@ -27,6 +27,8 @@ pub struct Settings {
     pub media: Vec<MediaRange>,
     /// Those of the media ranges whose relay verifies sources itself: unknown sources reach it at once.
     pub verified: Vec<MediaRange>,
+    /// The TOS byte with which relays send from these ranges; its DSCP is written into packets that leave from there. Elsewhere it stays as it is.
+    pub marks: Vec<(MediaRange, u8)>,
     /// An entry that meets no packet for this time is reported idle; 1 s to 1 h.
     pub entry_idle: Duration,
     /// How long a scanner is blocked.
@@ -45,6 +47,7 @@ impl Settings {
             stored_hash: StoredHash::Auto,
             media: Vec::new(),
             verified: Vec::new(),
+            marks: Vec::new(),
             entry_idle: Duration::from_secs(30),
             block_for: Duration::from_secs(30),
             audit_every: Duration::from_secs(60),

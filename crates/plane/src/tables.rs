@@ -51,7 +51,9 @@ impl Tables {
     pub(crate) fn new(schema: &Arc<Schema>, contexts: &[Bytes], settings: &Settings) -> Result<Self, SchemaError> {
         let relay = both("relay", |name| {
             let table = schema.table(name);
-            table.map(|table| RelayTable::new(table, settings.entry_idle)).transpose()
+            table
+                .map(|table| RelayTable::new(table, settings.entry_idle, &settings.marks))
+                .transpose()
         })?;
         if relay.iter().all(Option::is_none) {
             return Err(SchemaError("the target has no relay table".into()));

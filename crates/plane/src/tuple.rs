@@ -18,6 +18,9 @@ pub(crate) enum Slot {
     NewDestinationAddress,
     NewSourcePort,
     NewDestinationPort,
+    /// Whether packets leave with a DSCP of the relay's, and which.
+    SetDscp,
+    Dscp,
     /// Of the registers of a stream that is counted by itself.
     Index,
 }
