@@ -13,6 +13,8 @@ use tokio::time::sleep;
 const PERIOD: Duration = Duration::from_secs(10);
 /// Calls that rtpengine is asked to name: what fits into a datagram.
 const MOST_LISTED: u32 = 1000;
+/// How long an unknown call is observed: it is adopted when the relay counts packets of it meanwhile.
+const OBSERVED: Duration = Duration::from_secs(1);
 /// Pages of one list: more sessions than a relay has ports.
 const MOST_PAGES: usize = 10_000;
 
@@ -66,7 +68,8 @@ async fn adopt(core: &Arc<Core>, id: RelayId) {
     }
 }
 
-/// Calls that rtpengine has and that nobody here knows, again and again, for ever; and once it has come up, what it says of those that are known.
+/// Looks at an rtpengine's calls again and again, for ever: adopts unknown ones, and asks about known ones after the relay or the agent has come up
+/// and while they have no answer here.
 async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
     let mut is_first = true;
     loop {
@@ -92,16 +95,22 @@ async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
     }
 }
 
-async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], also_known: bool) {
-    let mut adopted = 0_u32;
-    for call_id in calls {
-        let known = core.read(|book| book.relay_of_call(call_id));
-        if known.is_some_and(|relay| relay != id || !also_known) {
-            continue;
+/// `all`: also ask about known calls that have their answer.
+async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], all: bool) {
+    let (known, unknown): (Vec<_>, Vec<_>) = calls
+        .iter()
+        .partition(|call_id| core.read(|book| book.relay_of_call(call_id).is_some()));
+    for call_id in known {
+        // An answer may have gone past this agent while the SIP server took it for dead.
+        if core.read(|book| book.relay_of_call(call_id) == Some(id) && (all || book.lacks_answer(call_id))) {
+            ng::look(core, id, call_id).await;
         }
+    }
+    let mut adopted = 0_u32;
+    for call_id in flowing(core, id, &unknown).await {
         let before = core.read(Book::line_count);
         ng::look(core, id, call_id).await;
-        if known.is_none() && core.read(Book::line_count) > before {
+        if core.read(Book::line_count) > before {
             adopted += 1;
             core.events().call(call_id, CallWhat::Adopted);
         }
@@ -110,4 +119,32 @@ async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], also_kn
         tracing::info!("{adopted} calls were set up past this agent and are adopted");
         core.plane().inspect(|plane| plane.audit());
     }
+}
+
+/// The calls whose packets rtpengine counts. rtpengine lists a call for its delete-delay after the end, and an agent that has just started does not know
+/// which calls have ended.
+async fn flowing<'a>(core: &Arc<Core>, id: RelayId, calls: &[&'a Vec<u8>]) -> Vec<&'a Vec<u8>> {
+    if calls.is_empty() {
+        return Vec::new();
+    }
+    let mut before = Vec::with_capacity(calls.len());
+    for call_id in calls {
+        before.push(packets(core, id, call_id).await);
+    }
+    sleep(OBSERVED).await;
+    let mut flowing = Vec::new();
+    for (call_id, before) in calls.iter().zip(before) {
+        if before.is_some() && packets(core, id, call_id).await > before {
+            flowing.push(*call_id);
+        }
+    }
+    flowing
+}
+
+/// The packets of a call that rtpengine has counted; `None`: no answer, or no such call.
+async fn packets(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> Option<u64> {
+    let reply = core.relays().request(id, &shunt_ng::build::query(call_id)).await?;
+    let description = shunt_ng::describe(&reply).ok()?;
+    let streams = description.tags.iter().flat_map(|tag| &tag.medias).flat_map(|media| &media.streams);
+    Some(streams.fold(0, |sum: u64, stream| sum.saturating_add(stream.packets)))
 }

@@ -158,3 +158,32 @@ async def test_calls_of_the_relay_are_adopted(own_edge: Edge) -> None:
         await call.hang_up()
         await call.check_media()
         await ng.clean()
+
+
+@pytest.mark.parametrize("own_edge", [("--delete-delay=300",)], indirect=True)
+@pytest.mark.parametrize("killed", [False, True])
+async def test_what_a_delete_has_ended_stays_ended_while_rtpengine_lists_it(own_edge: Edge, killed: bool) -> None:
+    """rtpengine keeps a deleted call for its delete-delay: it is no call for the agent, nor for one that has just started."""
+    async with scene(own_edge) as ng:
+        ended, answered_past, unknown = ng.call(), ng.call(), ng.call()
+        await ended.connect()
+        await ended.offloaded()
+        await ended.hang_up()
+        await answered_past.offer()
+        if killed:
+            await asyncio.to_thread(own_edge.agent.kill)
+        with ng.past_the_agent():
+            await unknown.connect()
+            await answered_past.answer()
+        answered_past.talk()
+        if killed:
+            await asyncio.to_thread(own_edge.start_agent)
+        # The same list of rtpengine shows the ended call, too.
+        for call in (answered_past, unknown):
+            await call.offloaded(seconds=40)
+        assert await ended.view() is None
+        for call in (answered_past, unknown):
+            await call.hang_up()
+            await call.check_media()
+            assert await call.view() is None
+        assert await ended.view() is None

@@ -30,6 +30,7 @@ mod alike;
 mod book;
 mod call;
 mod decision;
+mod ended;
 mod entry;
 mod former;
 mod ids;

@@ -29,6 +29,14 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
+    pub(crate) fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.young.remove(key);
+        self.old.remove(key);
+    }
+
     pub(crate) fn entry(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) && self.young.len() >= self.most {
             self.old = std::mem::take(&mut self.young);

@@ -96,3 +96,29 @@ fn an_offer_alone_waits_for_its_answer() {
     adopt(&mut bench, &record);
     assert_eq!(bench.reason("past", Side::Callee), Reason::WaitingForAnswer);
 }
+
+#[test]
+fn an_answer_that_went_past_the_agent_is_taken_from_the_list() {
+    let mut bench = Bench::new(Settings::default());
+    bench.say("U past 192.168.1.5 6000 a;1", "36000 10.9.0.1");
+    let mut ringing = record();
+    (ringing.complete, ringing.to, ringing.caller.relay, ringing.callee.signalled) = (false, None, None, None);
+    adopt(&mut bench, &ringing);
+    assert_eq!(bench.reason("past", Side::Callee), Reason::WaitingForAnswer);
+    adopt(&mut bench, &record());
+    assert_eq!(bench.reason("past", Side::Caller), Reason::Offloaded);
+    assert_eq!(bench.book.line_count(), 1);
+}
+
+#[test]
+fn a_session_that_has_ended_is_not_adopted_from_an_older_list() {
+    let mut bench = Bench::new(Settings::default());
+    adopt(&mut bench, &record());
+    bench.say("D past a b", "0");
+    adopt(&mut bench, &record());
+    assert_eq!(bench.book.line_count(), 0);
+    assert_eq!(bench.ended, [Reason::Released]);
+    // The same dialog begins again.
+    bench.say("U past 192.168.1.5 6000 a;1", "36000 10.9.0.1");
+    assert_eq!(bench.book.line_count(), 1);
+}

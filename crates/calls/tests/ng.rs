@@ -232,6 +232,88 @@ fn a_delete_takes_entries_out_first_and_its_counts_are_known() {
 }
 
 #[test]
+fn what_a_delete_has_ended_stays_ended_while_the_relay_still_lists_it() {
+    // By its from-tag, by both tags, of the whole call, and by the callee.
+    let deletes: [&[(&str, &str)]; 5] = [
+        &[("from-tag", "a")],
+        &[("from-tag", "a"), ("to-tag", "b")],
+        &[],
+        &[("from-tag", "b"), ("to-tag", "a")],
+        &[("to-tag", "b")],
+    ];
+    for named in deletes {
+        let mut ng = Ng::with_call();
+        let fields = [&[("call-id", "c1")], named, &[("command", "delete")]].concat();
+        ng.say(&body(&fields), &body(&[("result", "ok")]));
+        for _ in 0..9 {
+            ng.0.pass(10_000);
+            ng.describe(&call());
+            assert_eq!(ng.0.book.line_count(), 0, "{named:?}");
+        }
+        assert_eq!(ng.0.ended, [Reason::Released], "{named:?}");
+    }
+}
+
+#[test]
+fn a_delete_without_a_reply_ends_a_call_too() {
+    let mut ng = Ng::with_call();
+    let delete = body(&[("call-id", "c1"), ("from-tag", "a"), ("command", "delete")]);
+    ng.before(&delete);
+    let command = Command::parse(delete.as_bytes()).unwrap();
+    let (_, decisions) = ng.0.book.ng_replied(ng.0.now, ng.0.relay, &command, None);
+    ng.0.carry_out(decisions);
+    ng.describe(&call());
+    assert_eq!((ng.0.book.line_count(), ng.0.ended), (0, vec![Reason::Released]));
+}
+
+#[test]
+fn a_branch_that_has_ended_leaves_the_others_of_its_fork() {
+    let mut ng = Ng::with_call();
+    let mut fork = call();
+    fork.tags
+        .push(party("c", "a", 3, vec![media(1, "10.9.0.1:36010", "10.2.0.3:7000")]));
+    let third = Subscription {
+        tag: b"c".to_vec(),
+        offer_answer: true,
+    };
+    fork.tags[0].subscriptions.push(third.clone());
+    fork.tags[0].subscribers.push(third);
+    ng.describe(&fork);
+    let delete = body(&[("call-id", "c1"), ("from-tag", "a"), ("to-tag", "b"), ("command", "delete")]);
+    assert_eq!(ng.say(&delete, &body(&[("result", "ok")])).1, After::Describe);
+    // Within the delete-delay both branches are listed.
+    ng.describe(&fork);
+    assert_eq!(ng.0.line("c1").other_tag(), Some(&b"c"[..]));
+}
+
+#[test]
+fn an_offer_and_its_answer_begin_a_call_again_that_a_delete_has_ended() {
+    let mut ng = Ng::with_call();
+    ng.say(&body(&[("call-id", "c1"), ("command", "delete")]), &body(&[("result", "ok")]));
+    ng.say(&offer(OFFER), &replied(&relayed(36000)));
+    ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002)));
+    ng.describe(&call());
+    assert!(!ng.0.book.lacks_answer(b"c1") && ng.0.book.line_count() == 1);
+    // A re-INVITE that has overtaken the BYE: its offer names both tags.
+    ng.say(&body(&[("call-id", "c1"), ("command", "delete")]), &body(&[("result", "ok")]));
+    let again = offer(OFFER).replace("7:command", "6:to-tag1:b7:command");
+    ng.say(&again, &replied(&relayed(36000)));
+    ng.describe(&call());
+    assert_eq!(ng.0.book.line_count(), 1);
+}
+
+#[test]
+fn an_answer_that_went_past_the_agent_is_found_in_the_description() {
+    let mut ng = Ng::new();
+    ng.say(&offer(OFFER), &replied(&relayed(36000)));
+    assert!(ng.0.book.lacks_answer(b"c1"));
+    ng.describe(&call());
+    assert!(!ng.0.book.lacks_answer(b"c1"));
+    ng.0.talk(36000);
+    assert_eq!(ng.held(), BOTH_WAYS);
+}
+
+#[test]
 fn a_delete_whose_reply_has_no_counts_waits_for_nothing() {
     let mut ng = Ng::with_call();
     let delete = body(&[("call-id", "c1"), ("command", "delete")]);

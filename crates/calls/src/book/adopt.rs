@@ -11,12 +11,18 @@ use shunt_rtpproxy::listing::{Party, Record};
 use shunt_rtpproxy::{Command, PortReply, Tag};
 
 impl Book {
-    /// Take up a session of a relay: as if its U and L had come by. One that is known is left alone.
+    /// Takes up a session of a relay: as if its U and L had come by. The answer of a known session may have gone past the agent. A session that
+    /// has ended stays ended.
     ///
     /// What the relay has latched counts as learned, because a relay that lists its sessions verifies sources itself.
     pub fn adopt_session(&mut self, now: Time, relay: RelayId, record: &Record) -> Vec<Decision> {
         let from = Tag::parse(record.from);
-        if self.line_named(record.call_id, from).is_some() {
+        let known = self.line_named(record.call_id, from);
+        let is_over = known.is_none() && self.ended.has_session(record.call_id, from.name, from.media);
+        let is_settled = known
+            .and_then(|id| self.lines.get(&id))
+            .is_some_and(|line| line.is_answered() || !record.complete || line.relay != relay);
+        if is_over || is_settled {
             return Vec::new();
         }
         // Entries at its ports are its own, of an agent before this one; the next comparison adopts them.
@@ -25,7 +31,7 @@ impl Book {
                 self.orphans.remove(&port);
             }
         }
-        let offered = self.replay(now, relay, record, Side::Caller);
+        let offered = known.is_some() || self.replay(now, relay, record, Side::Caller);
         if offered && record.complete {
             self.replay(now, relay, record, Side::Callee);
         }

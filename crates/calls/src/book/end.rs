@@ -27,6 +27,10 @@ impl Book {
                 return false;
             }
             line.released = Some(reason);
+            // A relay that forgot the session may get it back from its store; all else is the end by a decision.
+            if reason != Reason::RelayTimeout {
+                book.ended.add(line);
+            }
             // At once: an agent after this one must not take up a call that is over.
             line.dirty = false;
             if std::mem::take(&mut line.stored) {

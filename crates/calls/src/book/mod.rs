@@ -23,6 +23,7 @@ pub use view::{LegView, LineView, StreamView};
 use crate::alike::Alike;
 use crate::call::Call;
 use crate::decision::{Decision, Happening};
+use crate::ended::EndedSessions;
 use crate::entry::{Counters, Outcome, Reading, RelayEntry};
 use crate::former::FormerStreams;
 use crate::ids::{ByLine, ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
@@ -70,6 +71,7 @@ pub struct Book {
     /// Relay ports of inherited lines that were over before the plan was first compared with the data plane; `None`: it was.
     over: Option<HashSet<Endpoint>>,
     former: FormerStreams,
+    ended: EndedSessions,
     sip_seen: Recent<Arc<[u8]>, sip::SipSeen>,
     sdp_kinds: Alike<SdpKind>,
     modifiers: Alike<[u8]>,
@@ -101,6 +103,7 @@ impl Book {
             orphans: ByPort::default(),
             over: Some(HashSet::new()),
             former: FormerStreams::default(),
+            ended: EndedSessions::default(),
             sip_seen: Recent::new(MOST_SIP_SEEN),
             sdp_kinds: Alike::default(),
             modifiers: Alike::default(),

@@ -10,7 +10,7 @@ use crate::entry::Counters;
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, WriteId};
 use crate::leg::next_port;
 use crate::limits::Refusal;
-use crate::line::Line;
+use crate::line::{Branch, Line};
 use crate::reason::Reason;
 use shunt_hep::sip::Sdp;
 use shunt_latch::{Component, Time};
@@ -46,6 +46,13 @@ impl Book {
     pub fn relay_of_call(&self, call_id: &[u8]) -> Option<RelayId> {
         let call = self.calls.get(call_id)?;
         self.lines.get(&call.ids().next()?).map(|line| line.relay)
+    }
+
+    /// Whether a line of a call has no answer here.
+    #[must_use]
+    pub fn lacks_answer(&self, call_id: &[u8]) -> bool {
+        let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
+        lines.filter_map(|id| self.lines.get(&id)).any(|line| !line.is_answered())
     }
 
     /// An NG command, before the relay gets it.
@@ -105,6 +112,7 @@ impl Book {
             Effect::Unblocks(cause) if succeeded => self.unblock_call(now, call_id, reason_of(cause)),
             Effect::Ends => {
                 for id in self.ended_by(call_id, command) {
+                    self.with(id, |_, line| keep_ended_branches(line, command));
                     self.release(id, Reason::Released, now);
                 }
                 if command.to_tag.is_some() || command.via_branch.is_some() {
@@ -134,6 +142,10 @@ impl Book {
             });
             if second.is_empty() {
                 seen.extend(known);
+                continue;
+            }
+            // rtpengine keeps what a `delete` has ended for its delete-delay.
+            if known.is_none() && self.ended.has_dialog(call_id, [first, second]) {
                 continue;
             }
             let id = known.unwrap_or_else(|| self.begin_line(now, relay, call_id, first, described.index));
@@ -228,6 +240,9 @@ impl Book {
     }
 
     fn negotiated(&mut self, now: Time, relay: RelayId, call_id: &[u8], command: &Command, reply: &Reply) -> After {
+        if let (Some(from), Some(to)) = (command.from_tag.as_deref(), command.to_tag.as_deref()) {
+            self.ended.forget_dialog(call_id, [from, to]);
+        }
         if self.lines_named(call_id).is_empty() && command.verb == Verb::Offer {
             self.offered(now, relay, call_id, command, reply);
         }
@@ -448,6 +463,18 @@ impl Book {
                 book.sync(line, now);
             });
         }
+    }
+}
+
+/// Leaves a line that a `delete` ends with those callees of its fork that the command names: the others are not over. Without a from-tag the
+/// command ends the whole call.
+fn keep_ended_branches(line: &mut Line, command: &Command) {
+    let [from, to, via] = [&command.from_tag, &command.to_tag, &command.via_branch].map(|name| name.as_deref().unwrap_or_default());
+    let is_named = |branch: &Branch| {
+        !from.is_empty() && ((!to.is_empty() && *branch.tag == *to) || (to.is_empty() && !via.is_empty() && *branch.via == *via))
+    };
+    if line.branches.iter().any(is_named) {
+        line.branches.retain(is_named);
     }
 }
 

@@ -188,6 +188,7 @@ impl Book {
             return None;
         }
         let session = &media.session;
+        self.ended.forget_session(session.call_id, session.from.name, session.from.media);
         self.last_line += 1;
         let id = LineId(self.last_line);
         let tag: Arc<[u8]> = session.from.name.into();
