@@ -1,7 +1,10 @@
-//! Time: of the call state, which counts from the start, and of the world.
+//! Time: of the call state, which is monotonic, and of the world.
 
 use shunt_latch::Time;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The time of the call state at the start. Calls of the journal began before the start, at most this long.
+const AT_START: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// The one clock of the process.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +20,13 @@ impl Clock {
 
     #[must_use]
     pub fn now(&self) -> Time {
-        self.start.elapsed().into()
+        (AT_START + self.start.elapsed()).into()
     }
 
     /// When a time of the call state comes.
     #[must_use]
     pub fn instant(&self, at: Time) -> Instant {
-        self.start + Duration::from_nanos(at.as_nanos())
+        self.start + Duration::from_nanos(at.as_nanos()).saturating_sub(AT_START)
     }
 
     /// When so much time has passed since the start.
@@ -41,5 +44,28 @@ impl Clock {
     #[must_use]
     pub fn uptime(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_before_the_start_is_not_cut_off() {
+        let clock = Clock::start();
+        let now = clock.now();
+        let earlier = Time::from_nanos(now.as_nanos() - 3_600_000_000_000);
+        assert_eq!(now.since(earlier), Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_time_of_the_call_state_comes_at_its_instant() {
+        let clock = Clock::start();
+        let due = clock.now() + Duration::from_secs(5);
+        let left = clock.instant(due).saturating_duration_since(Instant::now());
+        assert!(left > Duration::from_secs(4) && left <= Duration::from_secs(5), "{left:?}");
+        let past = clock.instant(Time::from_nanos(0));
+        assert!(past <= Instant::now(), "a time before the start is due at once");
     }
 }

@@ -1,10 +1,10 @@
-//! Points in time, since a start that is the same for the whole process.
+//! Points in time, counted from a zero that is the same for the whole process and may lie before its start.
 
 use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A monotonic time. Kept as nanoseconds since the start plus one, so that an `Option` of it takes no more room: a call has some dozen.
+/// A monotonic time. Kept as nanoseconds since zero plus one, so that an `Option` of it takes no more room: a call has some dozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 
@@ -15,7 +15,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// `nanoseconds` since the start.
+    /// `nanoseconds` since zero.
     #[must_use]
     pub fn from_nanos(nanoseconds: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(nanoseconds))
