@@ -91,10 +91,10 @@ pub trait Waits: Copy {
 /// rtpproxy: the same address, port, cookie and command. The same cookie with another command is another client on the same port, or a
 /// client that was restarted: the new command takes the place of the old one, whose reply nobody waits for any more.
 ///
-/// NG: the same address and cookie. rtpengine goes by the cookie alone, whoever sends it and whatever the command is, and SIP servers rely
-/// on it: another worker of the same host may repeat a cookie from a port of its own. The address is added here because an agent has several
-/// SIP servers. Their cookies are a process id and a counter, and two servers that were started alike count alike: by the cookie alone one
-/// of them would get the reply to the other's offer, with the ports of a stranger's call, and its own command would never be executed.
+/// NG: the same address, cookie and command. rtpengine goes by the cookie alone, and SIP servers rely on one part of that: another worker of the
+/// same host may repeat a cookie from a port of its own. Address and command are added here because an agent has several SIP servers, also in
+/// containers behind one address. Their cookies are a process id and a counter, and two servers that were started alike count alike: by the
+/// cookie alone one of them would get the reply to the other's offer, with the ports of another call, and its own command would never be executed.
 #[derive(Debug)]
 pub struct Retransmissions<W> {
     protocol: Protocol,
@@ -185,7 +185,7 @@ impl<W: Waits> Retransmissions<W> {
     fn identity(&self, peer: SocketAddr, cookie: &[u8], body: &[u8]) -> (Digest, Digest) {
         match self.protocol {
             Protocol::Rtpproxy => (self.digest((peer, cookie)), self.digest(body)),
-            Protocol::Ng => (self.digest((host(peer), cookie)), self.digest(())),
+            Protocol::Ng => (self.digest((host(peer), cookie, body)), self.digest(())),
         }
     }
 

@@ -69,18 +69,30 @@ fn a_command_without_a_reply_is_executed_again() {
 }
 
 #[test]
-fn ng_goes_by_cookie_and_host_whatever_the_port_and_the_command() {
+fn ng_goes_by_host_cookie_and_command_whatever_the_port() {
     let mut cache = cache(Protocol::Ng);
     let other_host = SocketAddr::from(([127, 0, 0, 2], 1));
     let first = ticket(&cache.begin(at(0), peer(1), b"k", b"offer"));
     let second = ticket(&cache.begin(at(0), other_host, b"k", b"offer"));
     assert_eq!(cache.begin(at(0), peer(1), b"k", b"offer"), Seen::InProgress);
-    assert_eq!(cache.begin(at(0), peer(2), b"k", b"delete"), Seen::InProgress);
+    assert_eq!(cache.begin(at(0), peer(2), b"k", b"offer"), Seen::InProgress);
     assert_eq!(cache.finish(at(1), first, Some(b"first")), [peer(1), peer(2)]);
     assert_eq!(cache.finish(at(1), second, Some(b"second")), [other_host]);
-    assert_eq!(cache.begin(at(30), peer(3), b"k", b"list"), Seen::Answered(b"first"));
-    assert_eq!(cache.begin(at(30), other_host, b"k", b"list"), Seen::Answered(b"second"));
+    assert_eq!(cache.begin(at(30), peer(3), b"k", b"offer"), Seen::Answered(b"first"));
+    assert_eq!(cache.begin(at(30), other_host, b"k", b"offer"), Seen::Answered(b"second"));
     ticket(&cache.begin(at(31), peer(1), b"k", b"offer"));
+}
+
+#[test]
+fn two_ng_servers_behind_one_address_with_the_same_cookie_get_their_own_replies() {
+    let mut cache = cache(Protocol::Ng);
+    let first = ticket(&cache.begin(at(0), peer(1), b"k", b"offer of one"));
+    let second = ticket(&cache.begin(at(0), peer(2), b"k", b"offer of the other"));
+    assert_eq!(cache.finish(at(1), first, Some(b"first")), [peer(1)]);
+    assert_eq!(cache.finish(at(1), second, Some(b"second")), [peer(2)]);
+    assert_eq!(cache.begin(at(2), peer(1), b"k", b"offer of one"), Seen::Answered(b"first"));
+    assert_eq!(cache.begin(at(2), peer(2), b"k", b"offer of the other"), Seen::Answered(b"second"));
+    ticket(&cache.begin(at(2), peer(1), b"k", b"delete"));
 }
 
 #[test]

@@ -56,16 +56,16 @@ async fn from_another_host(served: &Served) -> UdpSocket {
 }
 
 #[tokio::test]
-async fn a_cookie_that_is_known_gets_its_reply_whatever_the_command_and_the_port() {
+async fn a_command_that_is_known_gets_its_reply_whatever_the_port() {
     let served = udp();
     let client = served.client().await;
     assert_eq!(ask(&client, &format!("k {PING}")).await, format!("k {PING}"));
     assert_eq!(ask(&client, &format!("k {PING}")).await, format!("k {PING}"));
-    assert_eq!(ask(&client, &format!("k {LIST}")).await, format!("k {PING}"), "another command");
     let worker = served.client().await;
-    assert_eq!(ask(&worker, &format!("k {LIST}")).await, format!("k {PING}"), "another port");
-    assert_eq!(served.echo.executed(), [PING]);
-    assert_eq!((served.echo.repeated.load(SeqCst), served.statistics.counts().repeated), (3, 3));
+    assert_eq!(ask(&worker, &format!("k {PING}")).await, format!("k {PING}"), "another port");
+    assert_eq!(ask(&worker, &format!("k {LIST}")).await, format!("k {LIST}"), "another command");
+    assert_eq!(served.echo.executed(), [PING, LIST]);
+    assert_eq!((served.echo.repeated.load(SeqCst), served.statistics.counts().repeated), (2, 2));
 }
 
 #[tokio::test]
