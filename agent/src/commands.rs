@@ -7,18 +7,20 @@ use crate::events::Answered;
 use crate::ports;
 use crate::turns::Turns;
 use shunt_calls::{RelayId, RelayKind, Side, Step};
-use shunt_control::{Rare, Sender, Service};
+use shunt_control::{Deadline, Kind, Patience, Rare, Sender, Service};
 use shunt_net::FiveTuple;
-use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, Subcommand, add_counts, error_reply, with_notify_address};
+use shunt_rtpproxy::build::{self, Target};
+use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, Session, Subcommand, add_counts, error_reply, with_notify_address};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Serves the control sockets.
 pub struct Commands {
     core: Arc<Core>,
     turns: Turns,
+    patience: Patience,
     not_understood: Mutex<Rare>,
 }
 
@@ -26,8 +28,16 @@ pub struct Commands {
 type Answer = (Option<RelayId>, Option<Vec<u8>>);
 
 impl Service for Commands {
+    fn kind(&self, body: &[u8]) -> Kind {
+        Command::parse(body).map_or(Kind::Continues, |command| self.kind_of(&command))
+    }
+
+    fn on_expired(&self) {
+        self.core.stats.commands_expired.inc();
+    }
+
     async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
-        let peer = sender.ip();
+        let (peer, received) = (sender.ip(), received(sender));
         let began = self.core.clock().now();
         let (command, (relay, reply)) = match Command::parse(body) {
             Ok(command) => {
@@ -35,9 +45,10 @@ impl Service for Commands {
                 let reply = match command.session() {
                     Some(session) => match self.turns.take(session.call_id).await {
                         Some(_turn) => {
-                            let reply = self.of_call(&command, peer).await;
+                            let reply = self.of_call(&command, peer, received).await;
                             if !matches!(command.request, Request::Query(_)) || !command.subcommands.is_empty() {
-                                self.core.keep().await;
+                                // A reply in time comes before a slow disk.
+                                let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                             }
                             reply
                         }
@@ -75,9 +86,10 @@ impl Service for Commands {
 
 impl Commands {
     #[must_use]
-    pub fn new(core: Arc<Core>) -> Self {
+    pub fn new(core: Arc<Core>, patience: Patience) -> Self {
         Self {
             core,
+            patience,
             turns: Turns::default(),
             not_understood: Mutex::default(),
         }
@@ -97,7 +109,18 @@ impl Commands {
         let Some(relay) = relay.or_else(|| relays.best(RelayKind::Rtpproxy)) else {
             return (None, None);
         };
-        (Some(relay), relays.forward(relay, body).await)
+        (Some(relay), relays.forward(relay, body, None).await)
+    }
+
+    /// A U that no line is known for begins a call, unless it names the callee: then the call was set up past this agent.
+    fn kind_of(&self, command: &Command) -> Kind {
+        match &command.request {
+            Request::Delete(_) | Request::DeleteAll => Kind::Ends,
+            Request::Update(media) if media.session.to.is_none() && self.core.read(|book| book.line_of(&media.session).is_none()) => {
+                Kind::Begins
+            }
+            _ => Kind::Continues,
+        }
     }
 
     // -- commands about no call --------------------------------------------------------------------
@@ -111,7 +134,7 @@ impl Commands {
                 self.core.keep().await;
                 let mut first = None;
                 for relay in relays.ids_of(RelayKind::Rtpproxy) {
-                    let reply = relays.forward(relay, command.raw).await;
+                    let reply = relays.forward(relay, command.raw, None).await;
                     first = first.or(reply.map(|reply| (relay, reply)));
                 }
                 first.map_or((None, None), |(relay, reply)| (Some(relay), Some(reply)))
@@ -120,7 +143,7 @@ impl Commands {
                 // A capability is there only where every relay has it: the call may land on any of them.
                 let mut least: Option<(RelayId, Vec<u8>)> = None;
                 for relay in relays.living(RelayKind::Rtpproxy) {
-                    let Some(reply) = relays.forward(relay, command.raw).await else {
+                    let Some(reply) = relays.forward(relay, command.raw, None).await else {
                         continue;
                     };
                     if least.as_ref().is_none_or(|(_, least)| reply < *least) {
@@ -135,7 +158,7 @@ impl Commands {
 
     // -- commands about a call ---------------------------------------------------------------------
 
-    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>) -> Answer {
+    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>, received: Instant) -> Answer {
         let copied = command.steps().filter_map(|step| match step {
             Subcommand::Copy(session) => Some(session.call_id),
             _ => None,
@@ -153,11 +176,18 @@ impl Commands {
             Step::Pass { relay, .. } => relay,
         };
         wait_for(waits).await;
+        let kind = self.kind_of(command);
+        let undo = command.session().filter(|_| kind == Kind::Begins).and_then(end_of);
+        let deadline = Deadline {
+            send: received + self.patience.send(kind),
+            undo: undo.as_deref().map(|undo| (received + self.patience.answer(), undo)),
+        };
+        let deadline = (kind != Kind::Ends).then_some(deadline);
         match &command.request {
-            Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer).await,
+            Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer, deadline).await,
             Request::Query(_) => self.query(command, known, peer).await,
             _ => {
-                let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
+                let Some((relay, reply)) = self.somewhere(command, known, command.raw, deadline).await else {
                     return (None, None);
                 };
                 self.took(command, peer, relay, reply.as_deref());
@@ -174,22 +204,28 @@ impl Commands {
     }
 
     /// U and L.
-    async fn offer_answer(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Answer {
+    async fn offer_answer(
+        &self,
+        command: &Command<'_>,
+        known: Option<RelayId>,
+        peer: Option<IpAddr>,
+        deadline: Option<Deadline<'_>>,
+    ) -> Answer {
         let rewritten = peer.and_then(|peer| with_notify_address(command, peer));
         let body = rewritten.as_deref().unwrap_or(command.raw);
         let asked = match (known, &command.request) {
-            (None, Request::Update(_)) => self.first_living(body).await,
-            _ => self.somewhere(command, known, body).await,
+            (None, Request::Update(_)) => self.first_living(body, deadline).await,
+            _ => self.somewhere(command, known, body, deadline).await,
         };
         let Some((relay, reply)) = asked else { return (None, None) };
         (Some(relay), ports::settle(&self.core, peer, relay, command, body, reply).await)
     }
 
     /// A new call goes to the relay with the fewest sessions that answers.
-    async fn first_living(&self, body: &[u8]) -> Option<(RelayId, Option<Vec<u8>>)> {
+    async fn first_living(&self, body: &[u8], deadline: Option<Deadline<'_>>) -> Option<(RelayId, Option<Vec<u8>>)> {
         let relays = self.core.relays();
         for relay in relays.candidates(RelayKind::Rtpproxy) {
-            if let Some(reply) = relays.forward(relay, body).await {
+            if let Some(reply) = relays.forward(relay, body, deadline).await {
                 return Some((relay, Some(reply)));
             }
         }
@@ -197,14 +233,22 @@ impl Commands {
     }
 
     /// To the call's relay; for a call that is not known here (it is older than this agent) to each until one knows it.
-    async fn somewhere(&self, command: &Command<'_>, known: Option<RelayId>, body: &[u8]) -> Option<(RelayId, Option<Vec<u8>>)> {
+    async fn somewhere(
+        &self,
+        command: &Command<'_>,
+        known: Option<RelayId>,
+        body: &[u8],
+        deadline: Option<Deadline<'_>>,
+    ) -> Option<(RelayId, Option<Vec<u8>>)> {
         let relays = self.core.relays();
         if let Some(relay) = known {
-            return Some((relay, relays.forward(relay, body).await));
+            return Some((relay, relays.forward(relay, body, deadline).await));
         }
         let mut last = relays.best(RelayKind::Rtpproxy).map(|relay| (relay, None));
         for relay in relays.candidates(RelayKind::Rtpproxy) {
-            let Some(reply) = relays.forward(relay, body).await else { continue };
+            let Some(reply) = relays.forward(relay, body, deadline).await else {
+                continue;
+            };
             let refused = Reply::new(&reply).error().is_some()
                 || (matches!(command.request, Request::Lookup(_)) && Reply::new(&reply).port().is_some_and(|reply| reply.port == 0));
             last = Some((relay, Some(reply)));
@@ -217,7 +261,7 @@ impl Commands {
 
     /// Q: the relay's reply, with the packets that the data plane carried.
     async fn query(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Answer {
-        let Some((relay, reply)) = self.somewhere(command, known, command.raw).await else {
+        let Some((relay, reply)) = self.somewhere(command, known, command.raw, None).await else {
             return (None, None);
         };
         let reply = match reply {
@@ -253,6 +297,22 @@ impl Commands {
         });
         added.unwrap_or(reply)
     }
+}
+
+/// When a command reached the host; of a command over a connection, when it was read.
+#[must_use]
+pub fn received(sender: Sender) -> Instant {
+    sender.received.map_or_else(Instant::now, Instant::from_std)
+}
+
+/// The command that ends the session of another one.
+fn end_of(session: &Session) -> Option<Vec<u8>> {
+    let target = Target {
+        call_id: session.call_id,
+        from: session.from.raw,
+        to: session.to.map(|to| to.raw),
+    };
+    build::delete(target, false).ok()
 }
 
 /// The command's letter; `None`: it is not understood.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use shunt_admin::TilingWish;
 use shunt_calls::{MediaRange, RelayKind};
-use shunt_control::Network;
+use shunt_control::{Network, Patience};
 use shunt_daemon::values::{seconds, text, texts};
 use shunt_daemon::{Log, PortRange};
 use shunt_journal::SharedSettings;
@@ -57,6 +57,9 @@ pub struct Control {
     /// New sessions that one source may begin at once, and then each second; 0: no limit.
     #[serde(default)]
     pub sessions_per_source: u32,
+    /// Milliseconds that a SIP server waits for the answer to one try.
+    #[serde(default = "sip_timeout_ms")]
+    pub sip_timeout_ms: u64,
     /// Seconds that an agent which is told to stop waits for its calls to end; 0: none.
     #[serde(default)]
     pub drain_on_stop_s: u64,
@@ -213,6 +216,13 @@ impl Default for Standby {
     }
 }
 
+impl Control {
+    #[must_use]
+    pub fn patience(&self) -> Patience {
+        Patience(Duration::from_millis(self.sip_timeout_ms))
+    }
+}
+
 impl Journal {
     /// The journal that agents share; `None`: there is a file.
     ///
@@ -276,6 +286,10 @@ impl Default for Admin {
 
 fn group() -> String {
     "shunt".into()
+}
+
+fn sip_timeout_ms() -> u64 {
+    200
 }
 
 fn legs() -> usize {

@@ -209,6 +209,7 @@ pub fn limits(core: &Core) -> BTreeMap<String, u64> {
     let limits = [
         ("table_full", Some(failures(Reason::TableFull))),
         ("sessions_refused", Some(stats.refused.get())),
+        ("commands_expired", Some(stats.commands_expired.get())),
         ("ports_held", Some(stats.ports_held.get())),
         ("ports_refused", Some(stats.ports_refused.get())),
         ("refused_draining", Some(stats.refused_draining.get())),

@@ -3,17 +3,17 @@
 //! Replies are rtpengine's own, except that those to `query` and `delete` have the data plane's packets added. After an offer or answer the agent
 //! asks rtpengine what has become of the call, with a `query` of its own; nobody waits for that.
 
-use crate::commands::wait_for;
+use crate::commands::{received, wait_for};
 use crate::core::Core;
 use crate::events::Answered;
 use shunt_calls::{After, RelayId, RelayKind, is_unknown_call};
-use shunt_control::{Rare, Sender, Service};
+use shunt_control::{Deadline, Kind, Patience, Rare, Sender, Service};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_ng::{Command, Counts, Effect, Reply, Verb, add_counts, build, describe};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How often a description that did not come is asked for again, and how long the pause before that is.
 const DESCRIPTION_TRIES: u32 = 5;
@@ -24,6 +24,7 @@ const PLAYED_AFTER: Duration = Duration::from_millis(500);
 /// Serves the NG control sockets.
 pub struct NgCommands {
     core: Arc<Core>,
+    patience: Patience,
     not_understood: Mutex<Rare>,
 }
 
@@ -31,16 +32,26 @@ pub struct NgCommands {
 type Answer = (Option<RelayId>, Option<Vec<u8>>);
 
 impl Service for NgCommands {
+    fn kind(&self, body: &[u8]) -> Kind {
+        Command::parse(body).map_or(Kind::Continues, |command| self.kind_of(&command))
+    }
+
+    fn on_expired(&self) {
+        self.core.stats.commands_expired.inc();
+    }
+
     async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
+        let received = received(sender);
         let began = self.core.clock().now();
         let parsed = Command::parse(body);
         let (relay, reply) = match &parsed {
             Ok(command) => match command.call_id.as_deref() {
                 Some(call_id) => match self.core.ng_turns.take(call_id).await {
                     Some(_turn) => {
-                        let answer = self.of_call(command, call_id).await;
+                        let answer = self.of_call(command, call_id, received).await;
                         if !matches!(command.verb, Verb::Query) {
-                            self.core.keep().await;
+                            // A reply in time comes before a slow disk.
+                            let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                         }
                         answer
                     }
@@ -76,9 +87,10 @@ impl Service for NgCommands {
 
 impl NgCommands {
     #[must_use]
-    pub fn new(core: Arc<Core>) -> Self {
+    pub fn new(core: Arc<Core>, patience: Patience) -> Self {
         Self {
             core,
+            patience,
             not_understood: Mutex::default(),
         }
     }
@@ -97,10 +109,24 @@ impl NgCommands {
         let Some(relay) = relays.best(RelayKind::Rtpengine) else {
             return (None, None);
         };
-        (Some(relay), relays.forward(relay, body).await)
+        (Some(relay), relays.forward(relay, body, None).await)
     }
 
-    async fn of_call(&self, command: &Command<'_>, call_id: &[u8]) -> Answer {
+    /// An offer of a call that is not known begins it, unless it names the callee: then the call was set up past this agent.
+    fn kind_of(&self, command: &Command) -> Kind {
+        match (command.verb, command.effect()) {
+            (_, Effect::Ends) => Kind::Ends,
+            (Verb::Offer, _) if !has_text(&command.to_tag) && !self.is_known(command) => Kind::Begins,
+            _ => Kind::Continues,
+        }
+    }
+
+    fn is_known(&self, command: &Command) -> bool {
+        let call_id = command.call_id.as_deref().unwrap_or_default();
+        self.core.read(|book| book.relay_of_call(call_id).is_some())
+    }
+
+    async fn of_call(&self, command: &Command<'_>, call_id: &[u8], received: Instant) -> Answer {
         self.core.restorer().restore_call(&self.core, call_id).await;
         if self.core.refuses_ng(command) {
             self.core.stats.refused_draining.inc();
@@ -112,7 +138,14 @@ impl NgCommands {
             Err(refusal) => return (None, Some(build::error(&refusal.to_string(), command.encoding))),
         };
         wait_for(waits).await;
-        let Some((relay, reply)) = self.somewhere(command, known).await else {
+        let kind = self.kind_of(command);
+        let undo = build::delete(call_id, None, None, None);
+        let deadline = Deadline {
+            send: received + self.patience.send(kind),
+            undo: (kind == Kind::Begins).then_some((received + self.patience.answer(), undo.as_slice())),
+        };
+        let deadline = (kind != Kind::Ends).then_some(deadline);
+        let Some((relay, reply)) = self.somewhere(command, known, deadline).await else {
             return (None, None);
         };
         let parsed = reply.as_deref().and_then(|reply| Reply::parse(reply).ok());
@@ -140,14 +173,19 @@ impl NgCommands {
 
     /// To the call's relay; a new call to the one with the fewest calls that answers; what is about a call that is not known here to each until
     /// one knows it.
-    async fn somewhere(&self, command: &Command<'_>, known: Option<RelayId>) -> Option<(RelayId, Option<Vec<u8>>)> {
+    async fn somewhere(
+        &self,
+        command: &Command<'_>,
+        known: Option<RelayId>,
+        deadline: Option<Deadline<'_>>,
+    ) -> Option<(RelayId, Option<Vec<u8>>)> {
         let relays = self.core.relays();
         if let Some(relay) = known {
-            return Some((relay, relays.forward(relay, command.raw).await));
+            return Some((relay, relays.forward(relay, command.raw, deadline).await));
         }
         let mut last = relays.best(RelayKind::Rtpengine).map(|relay| (relay, None));
         for relay in relays.candidates(RelayKind::Rtpengine) {
-            let Some(reply) = relays.forward(relay, command.raw).await else {
+            let Some(reply) = relays.forward(relay, command.raw, deadline).await else {
                 continue;
             };
             let unknown = Reply::parse(&reply).is_ok_and(|reply| is_unknown_call(&reply));
@@ -185,6 +223,10 @@ impl NgCommands {
             core.tell(|book, now| book.ng_played(now, &call_id));
         });
     }
+}
+
+fn has_text(tag: &Option<std::borrow::Cow<'_, [u8]>>) -> bool {
+    tag.as_deref().is_some_and(|tag| !tag.is_empty())
 }
 
 /// Ask a relay what has become of a call, in the call's turn, and bring the call to that. Returns whether the relay has said so.

@@ -71,7 +71,7 @@ async fn exchange(core: &Core, relay: RelayId, body: &[u8], reply: &[u8], held: 
         answer_with_new_port(&command)?
     };
     loop {
-        let Some(answer) = core.relays().forward(relay, &again).await else {
+        let Some(answer) = core.relays().forward(relay, &again, None).await else {
             return Some(Exchanged::Silent);
         };
         if Reply::new(&answer).error().is_none() {
@@ -112,7 +112,7 @@ async fn refuse(core: &Arc<Core>, peer: Option<IpAddr>, relay: RelayId, command:
             to: session.to.map(|to| to.raw),
         };
         if let Ok(delete) = build::delete(target, false) {
-            core.relays().forward(relay, &delete).await;
+            core.relays().forward(relay, &delete, None).await;
         }
     }
     // For a call that is known nothing has changed.

@@ -7,7 +7,7 @@ use crate::tasks::ticks;
 use prometheus_client::metrics::counter::Counter;
 use shunt_admin::LinkWhat;
 use shunt_calls::{RelayId, RelayKind};
-use shunt_control::{Protocol, RelayClient, Unsupported};
+use shunt_control::{Deadline, Protocol, RelayClient, RelayError, Unsupported};
 use shunt_rtpproxy::build;
 use shunt_rtpproxy::capability::{self, KeepAlive};
 use shunt_rtpproxy::{Info, Reply};
@@ -246,14 +246,23 @@ impl Relays {
         self.of(kind).min_by_key(|(_, relay)| key(relay)).map(|(id, _)| id)
     }
 
-    /// Pass on a SIP server's command. `None`: no answer.
-    pub async fn forward(&self, id: RelayId, body: &[u8]) -> Option<Vec<u8>> {
+    /// Pass on a SIP server's command. `None`: no answer. `deadline`: how long the SIP server waits, where that is known.
+    pub async fn forward(&self, id: RelayId, body: &[u8], deadline: Option<Deadline<'_>>) -> Option<Vec<u8>> {
         let relay = self.get(id)?;
         let began = Instant::now();
-        match relay.client.forward(body).await {
+        let result = match deadline {
+            Some(deadline) => relay.client.forward_until(body, deadline).await,
+            None => relay.client.forward(body).await,
+        };
+        match result {
             Ok(reply) => {
                 relay.reply_seconds.observe(began.elapsed());
                 Some(reply)
+            }
+            Err(error @ RelayError::Expired { .. }) => {
+                relay.unanswered.inc();
+                tracing::debug!("{error}");
+                None
             }
             Err(error) => {
                 relay.unanswered.inc();

@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::core::Core;
 use shunt_admin::AgentWhat;
-use shunt_control::{Protocol, RelayClient, Sender, Service, Timing};
+use shunt_control::{Kind, Protocol, RelayClient, Sender, Service, Timing};
 use shunt_journal::Grants;
 use shunt_rtpproxy::framing::ControlAddress;
 use shunt_rtpproxy::{Command, with_notify_address};
@@ -361,6 +361,14 @@ pub struct Front<S> {
 }
 
 impl<S: Service> Service for Front<S> {
+    fn kind(&self, body: &[u8]) -> Kind {
+        self.commands.kind(body)
+    }
+
+    fn on_expired(&self) {
+        self.commands.on_expired();
+    }
+
     async fn execute(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         if self.pair.serves() {
             return self.commands.execute(body, sender).await;
@@ -392,6 +400,8 @@ impl<S: Service> Front<S> {
         };
         let rewritten = rewritten.and_then(|(command, ip)| with_notify_address(&command, ip));
         let own = rewritten.as_deref().unwrap_or(body);
+        // A command that was held on purpose has its time from the take-over on.
+        let sender = Sender { received: None, ..sender };
         loop {
             if self.pair.serves() {
                 return self.commands.execute(body, sender).await;

@@ -356,6 +356,7 @@ async fn bind(config: &Config, with_hep: bool) -> Result<Sockets, Failure> {
                 group: config.control.socket_group.clone(),
                 allow: Some(config.control.allow.clone()),
                 in_flight: COMMANDS_AT_ONCE,
+                patience: Some(config.control.patience()),
                 ..Options::default()
             };
             Listener::bind(address, protocol, options).map_err(|error| cannot_bind(address, &error))
@@ -601,9 +602,9 @@ fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
 
 fn start_listeners(core: &Arc<Core>, config: &Config, sockets: Sockets, stopping: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut serving = JoinSet::new();
-    let commands = Arc::new(Commands::new(Arc::clone(core)));
+    let commands = Arc::new(Commands::new(Arc::clone(core), config.control.patience()));
     serve_commands(core, sockets.control, Protocol::Rtpproxy, &commands, stopping, &mut serving);
-    let commands = Arc::new(NgCommands::new(Arc::clone(core)));
+    let commands = Arc::new(NgCommands::new(Arc::clone(core), config.control.patience()));
     serve_commands(core, sockets.ng, Protocol::Ng, &commands, stopping, &mut serving);
     if let (Some(listener), Some(settings)) = (sockets.hep, &config.hep) {
         let hep = make_hep(core, settings);

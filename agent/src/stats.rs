@@ -36,6 +36,7 @@ pub struct Stats {
     pub refused: Counter,
     pub refused_draining: Counter,
     pub scanners_blocked: Counter,
+    pub commands_expired: Counter,
     pub ports_held: Counter,
     pub ports_refused: Counter,
     pub media_timeouts: Counter,

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import yaml
 
 from shunt.cli.daemons import PRIORITY
+from shunt.config import sip_server
 from tests.lab.needs import lacking
 from tests.lab.topology import BPF, CALLEE_IP, EDGE_INTERFACES, EDGE_IP, EDGE_IP6, LabError, Topology
 from tests.tools.checked import checked, program
@@ -428,6 +429,7 @@ class Edge:
         config["journal"] = {"path": str(self.work / "journal.sqlite")}
         config["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")}
         config["operator"] = {"state_dir": str(self.work / "operator")}
+        sip_timeout = sip_server.timeout_ms(self.sip_server_config())
         if self.relay_name == "builtin":
             del config["relays"]
             listen = [f"cunix:{self.relay_socket}", f"udp:127.0.0.1:{RELAY_PORT}"]
@@ -440,6 +442,7 @@ class Edge:
             config["relays"] = [{"name": "local", "type": "rtpengine", "socket": f"udp:127.0.0.1:{RTPENGINE_PORT}", "media": media, **self._time_outs()}]
         if not self.with_data_plane:
             del config["data_plane"]
+        config["control"]["sip_timeout_ms"] = sip_timeout
         return config
 
     def _time_outs(self) -> dict[str, int]:

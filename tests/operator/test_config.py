@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shunt.config import sip_server
 from shunt.config.load import ConfigError, api_token, load, loads
 from shunt.config.model import Config, Section
 from shunt.config.values import PortRange, SocketAddress, host_port
@@ -22,7 +23,7 @@ relays:
     socket: udp:127.0.0.1:22222
 """
 FULL = """\
-control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], ng: ["udp:127.0.0.1:22224", "tcp:127.0.0.1:22224"], allow: ["127.0.0.0/8", "2001:db8::/32"], socket_group: sip, legs_per_call: 64, sessions_per_source: 20}
+control: {listen: ["udp:127.0.0.1:22221", "tcp:[::1]:22221", "unix:/run/shunt/c.sock", "cunix:/run/shunt/p.sock"], ng: ["udp:127.0.0.1:22224", "tcp:127.0.0.1:22224"], allow: ["127.0.0.0/8", "2001:db8::/32"], socket_group: sip, legs_per_call: 64, sessions_per_source: 20, sip_timeout_ms: 300}
 relays:
   - {name: r1, socket: "udp:127.0.0.1:22222", media: [{address: 192.0.2.1, ports: 35000-65000}], ttl: 90, setup_ttl: 30, symmetric: true}
   - {name: r2, socket: "unix:/run/r2.sock", media: [{address: "2001:db8::1", ports: "35000 - 35999"}]}
@@ -411,3 +412,40 @@ def test_a_data_plane_other_than_the_files_own_softswitch_is_warned_of(target: s
 def test_a_data_plane_that_every_local_user_may_command_is_warned_of(listen: str, owners: str, warned: bool):
     text = f"builtin_relay: {{addresses: [127.0.0.1]}}\nsoftswitch: {{interfaces: [lo], listen: ['unix:/run/x.sock', {listen}], owners: {owners}}}\n"
     assert [where for where, message in loads(text).warnings() if "every local user" in message] == ([("softswitch", "owners")] if warned else [])
+
+
+CONFIGS = Path(__file__).resolve().parents[2] / "opensips-config"
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("opensips.cfg", 200), ("kamailio.cfg", 1000), ("opensips-rtpengine.cfg", 1000), ("kamailio-rtpengine.cfg", 300)])
+def test_the_shipped_sip_servers_wait_as_long_as_shunt_yaml_says(name: str, wanted: int):
+    assert sip_server.timeout_ms((CONFIGS / name).read_text()) == wanted
+    said = (CONFIGS / "shunt.yaml").read_text()
+    assert f"sip_timeout_ms: {wanted}" in said or f"{name} {wanted}" in said or f"{name}: {wanted}" in said
+    if name == "opensips.cfg":
+        assert loads(said).control.sip_timeout_ms == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('loadmodule "rtpproxy.so"\n', 1000),
+        ('loadmodule "/usr/lib/x/rtpengine.so"\nmodparam("rtpengine", "rtpengine_tout_ms", 300)\n', 300),
+        ('loadmodule "rtpproxy.so"\n  modparam( "rtpproxy","rtpproxy_timeout" , "0.35" )\n', 350),
+        ('loadmodule "rtpproxy.so"\n# modparam("rtpproxy", "rtpproxy_timeout", "0.1")\n', 1000),
+        ('loadmodule "rtpproxy.so"\nloadmodule "rtpengine.so"\nmodparam("rtpproxy", "rtpproxy_tout", 2)\nmodparam("rtpengine", "rtpengine_tout", 1)\n', 1000),
+        ('#loadmodule "rtpproxy.so"\nloadmodule "tm.so"\n', None),
+    ],
+)
+def test_the_time_out_of_a_sip_server_is_read_from_its_file(text: str, wanted: int | None):
+    assert sip_server.timeout_ms(text) == wanted
+
+
+def test_a_time_out_longer_than_the_sip_servers_is_an_error_and_a_shorter_one_a_warning():
+    text = 'loadmodule "rtpproxy.so"\nmodparam("rtpproxy", "rtpproxy_timeout", "0.2")\n'
+    assert sip_server.compared(200, text, "x.cfg") is None
+    longer, shorter = sip_server.compared(1000, text, "x.cfg"), sip_server.compared(100, text, "x.cfg")
+    assert longer and longer[1] and "x.cfg: waits for 200 ms" in longer[0]
+    assert shorter and not shorter[1]
+    missing = sip_server.compared(200, "", "x.cfg")
+    assert missing and missing[1]

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const PACKET: Duration = Duration::from_millis(20);
 /// Packets of a party before its first sender report, and after it until the next.
 const REPORT_EVERY: u32 = 8;
-/// How long a reply is waited for.
+/// How long the load goes on after the last activity, for replies that are late.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a SIP server waits for the answer to one try (rtpproxy_timeout of opensips.cfg). It does nothing with a later answer.
+const LATE: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 const PROGRESS: Duration = Duration::from_secs(10);
 /// Packets or replies that are read before what is due has its turn.
@@ -248,8 +250,11 @@ impl Load {
                 }
                 continue;
             };
-            self.outcome.commands(verb).delays_us.push(micros(reply.at.saturating_sub(sent)));
-            self.follow(verb, call, relay)?;
+            let delay = reply.at.saturating_sub(sent);
+            self.outcome.commands(verb).delays_us.push(micros(delay));
+            if delay <= LATE {
+                self.follow(verb, call, relay)?;
+            }
         }
         Ok(())
     }
@@ -277,7 +282,7 @@ impl Load {
                     self.due.push(Reverse((now + hold, Due::HangUp { call })));
                 }
             }
-            Verb::Delete => {}
+            Verb::Delete => self.outcome.completed += 1,
         }
         Ok(())
     }

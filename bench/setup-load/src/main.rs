@@ -1,7 +1,7 @@
 //! The load of an OpenSIPS with its phones: U, L and D (or offer, answer and delete by NG) over UDP, HEP copies of SIP, RTP and RTCP of both parties, by the clock.
 //!
-//! A call is begun when it is due, however late earlier calls are answered. Nothing is repeated: a command without a reply is lost. The
-//! outcome is one line of JSON on standard output.
+//! A call is begun when it is due, however late earlier calls are answered. Nothing is repeated: a command without a reply is lost, and a call
+//! whose answer comes late asks nothing more. The outcome is one line of JSON on standard output.
 #![forbid(unsafe_code)]
 
 mod call;

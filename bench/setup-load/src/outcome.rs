@@ -33,6 +33,8 @@ pub struct Streams {
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
     pub calls: u32,
+    /// Calls of which every answer came in time.
+    pub completed: u32,
     pub seconds: f64,
     pub update: Commands,
     pub lookup: Commands,

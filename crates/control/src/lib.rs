@@ -5,6 +5,7 @@
 //! a repetition, not in how it is executed.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod buffers;
 mod client;
 mod limits;
@@ -13,7 +14,8 @@ mod networks;
 mod protocol;
 mod retransmissions;
 
-pub use client::{ClientCounts, RelayClient, RelayError, Timing};
+pub use admission::{Kind, Patience};
+pub use client::{ClientCounts, Deadline, RelayClient, RelayError, Timing};
 pub use limits::Rare;
 pub use listener::{Counts, Listener, Options, Sender, Service, Statistics};
 pub use networks::Network;

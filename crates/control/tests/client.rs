@@ -4,7 +4,7 @@
 mod support;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use shunt_control::{Listener, Options, Protocol, RelayClient, RelayError, Timing};
+use shunt_control::{Deadline, Listener, Options, Protocol, RelayClient, RelayError, Timing};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -382,4 +382,59 @@ async fn a_command_that_was_given_up_keeps_its_place_on_the_connection() {
         relay.echo.release.add_permits(1);
         assert_eq!(text(client.forward(b"V").await), "rV", "{kind}");
     }
+}
+
+#[tokio::test]
+async fn what_a_relay_does_not_answer_in_time_is_undone_right_behind_it() {
+    let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let client = rtpproxy(ControlAddress::Udp(relay.local_addr().unwrap()), TIMING);
+    let due = tokio::time::Instant::now() + Duration::from_millis(50);
+    let deadline = Deadline {
+        send: due,
+        undo: Some((due, b"D a f")),
+    };
+    let result = client.forward_until(b"U a 192.0.2.1 4000 f", deadline).await;
+    assert!(matches!(result, Err(RelayError::Expired { .. })), "{result:?}");
+    let mut got = Vec::new();
+    let mut buffer = [0; 200];
+    while got.last().is_none_or(|command| command != "D a f") {
+        let size = timeout(Duration::from_secs(10), relay.recv(&mut buffer))
+            .await
+            .expect("a command")
+            .unwrap();
+        let datagram = String::from_utf8_lossy(&buffer[..size]).into_owned();
+        got.push(datagram.split_once(' ').unwrap().1.to_owned());
+    }
+    assert_eq!(got.first().map(String::as_str), Some("U a 192.0.2.1 4000 f"));
+}
+
+#[tokio::test]
+async fn a_command_that_finds_no_room_in_time_is_not_sent() {
+    let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let patient = Timing {
+        early_repeat: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
+        ..TIMING
+    };
+    let client = Arc::new(rtpproxy(ControlAddress::Udp(relay.local_addr().unwrap()), patient));
+    let mut buffer = [0; 200];
+    let mut waiting = JoinSet::new();
+    for _ in 0..16 {
+        let client = Arc::clone(&client);
+        waiting.spawn(async move { client.forward(b"Q busy").await });
+    }
+    for _ in 0..16 {
+        timeout(Duration::from_secs(10), relay.recv(&mut buffer))
+            .await
+            .expect("a command")
+            .unwrap();
+    }
+    let due = tokio::time::Instant::now() + Duration::from_millis(50);
+    let deadline = Deadline {
+        send: due,
+        undo: Some((due + Duration::from_secs(60), b"D a f")),
+    };
+    let result = client.forward_until(b"U a 192.0.2.1 4000 f", deadline).await;
+    assert!(matches!(result, Err(RelayError::Expired { .. })), "{result:?}");
+    assert!(relay.try_recv(&mut buffer).is_err(), "nothing was sent");
 }

@@ -3,14 +3,14 @@
 
 mod support;
 
-use shunt_control::{Listener, Options, Protocol};
+use shunt_control::{Listener, Options, Patience, Protocol};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use support::served::{Served, ask, nothing, read_to_end, receive};
-use support::{Folder, until};
+use support::{Echo, Folder, until};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UdpSocket, UnixStream};
 use tokio::time::timeout;
@@ -269,4 +269,41 @@ async fn a_stop_waits_a_second_for_a_command_and_not_for_idle_connections() {
         (read_to_end(&mut idle).await, read_to_end(&mut busy).await),
         (String::new(), String::new())
     );
+}
+
+/// What is executed of commands that have waited in the socket's queue while the process was stopped.
+async fn executed_after_a_stop(commands: &[&str]) -> (Vec<String>, u64) {
+    let options = Options {
+        patience: Some(Patience(Duration::from_millis(40))),
+        ..Options::default()
+    };
+    let listener = Listener::bind(&"udp:127.0.0.1:0".parse().unwrap(), Protocol::Rtpproxy, options).unwrap();
+    let ControlAddress::Udp(address) = *listener.address() else {
+        panic!()
+    };
+    let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    client.connect(address).await.unwrap();
+    for (number, command) in commands.iter().enumerate() {
+        client.send(format!("{number} {command}").as_bytes()).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (statistics, echo) = (listener.statistics(), Arc::new(Echo::default()));
+    tokio::spawn(listener.serve(Arc::clone(&echo), std::future::pending()));
+    let done = || statistics.counts().expired + statistics.counts().answered == commands.len() as u64;
+    until(done).await;
+    (echo.executed(), statistics.counts().expired)
+}
+
+#[tokio::test]
+async fn what_has_waited_longer_than_its_sender_is_not_executed_except_what_ends_a_call() {
+    // The kernel begins to stamp datagrams a moment after the first socket has asked for it.
+    let _first = Served::udp(Protocol::Rtpproxy, Options::default());
+    let mut found = (Vec::new(), 0);
+    for _ in 0..50 {
+        found = executed_after_a_stop(&["new a", "V", "end a"]).await;
+        if found.1 == 2 {
+            break;
+        }
+    }
+    assert_eq!(found, (vec!["end a".to_owned()], 2));
 }

@@ -237,10 +237,31 @@ def operator(path: str) -> None:
     _serve("operator", lambda: run_operator(config))
 
 
+def _compare_time_outs(config: Config, sip_servers: tuple[str, ...]) -> None:
+    from pathlib import Path
+
+    from shunt.config import sip_server
+
+    texts = {path: Path(path).read_text(encoding="utf-8", errors="replace") for path in sip_servers}
+    found = [sip_server.compared(config.control.sip_timeout_ms, text, path) for path, text in texts.items()]
+    for message, is_error in filter(None, found):
+        click.echo(message if is_error else f"warning: {message}", err=True)
+    if any(problem and problem[1] for problem in found):
+        sys.exit(EXIT_PROBLEM)
+
+
 @cli.command("check-config")
 @click.argument("file")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {valid, errors: [{line, column, key, message}], warnings: [the same], config}.")
-def check_config(file: str, as_json: bool) -> None:
+@click.option(
+    "--sip-server",
+    "sip_servers",
+    multiple=True,
+    metavar="CFG",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Compare control.sip_timeout_ms with this file of an OpenSIPS or Kamailio (may be repeated).",
+)
+def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None:
     """Check a configuration FILE: errors with line and column. Warnings do not count: an interface that is not on this host; a data plane, a program or conferences that the file's own softswitch does not serve."""
     from shunt.config.load import ConfigError, Problem, load_with_warnings
     from shunt.config.model import dotted
@@ -264,6 +285,7 @@ def check_config(file: str, as_json: bool) -> None:
         return
     for warning in warnings:
         click.echo(warning.text(file, "warning: "), err=True)
+    _compare_time_outs(config, sip_servers)
     click.echo(f"{file}: no errors")
 
 

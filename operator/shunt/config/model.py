@@ -60,6 +60,12 @@ class Control(Section):
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
     legs_per_call: int = Field(default=128, ge=4, le=1_000_000, description="Most legs (tags) of one Call-ID; a command that would add a further one gets an error.")
     sessions_per_source: int = Field(default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit.")
+    sip_timeout_ms: int = Field(
+        default=200,
+        ge=20,
+        le=60_000,
+        description="How long the SIP server waits for the answer to one try, in ms. The agent does not carry out an older command, and under overload it refuses new calls first. `shunt check-config --sip-server` compares it with the SIP server's file.",
+    )
     drain_on_stop_s: int = Field(
         default=0,
         ge=0,

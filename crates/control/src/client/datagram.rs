@@ -98,8 +98,12 @@ impl Datagram {
         }
     }
 
-    pub async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
-        let mut room = Some(self.room().await);
+    /// `send_by`: a command for which there is no room by then is not sent.
+    pub async fn exchange(&self, command: &[u8], plan: Plan, send_by: Option<Instant>) -> Result<Vec<u8>, RelayError> {
+        let mut room = Some(match send_by {
+            Some(due) => self.room_by(due).await?,
+            None => self.room().await,
+        });
         let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
         let number = self.shared.cookies.number();
         let cookie = self.shared.cookies.cookie(number);
@@ -143,6 +147,20 @@ impl Datagram {
         Room {
             _permit: permit.ok().and_then(Result::ok),
         }
+    }
+
+    async fn room_by(&self, due: Instant) -> Result<Room<'_>, RelayError> {
+        let permit = timeout_at(due, self.room.acquire()).await.map_err(|_| self.state.expired())?;
+        Ok(Room { _permit: permit.ok() })
+    }
+
+    /// Send a command whose reply nobody waits for, without waiting for room.
+    pub async fn send_alone(&self, command: &[u8]) -> Result<(), RelayError> {
+        let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
+        let cookie = self.shared.cookies.cookie(self.shared.cookies.number());
+        let datagram = self.state.protocol.command(cookie.as_bytes(), command);
+        self.state.sent.fetch_add(1, Relaxed);
+        self.send(&socket, &datagram, Instant::now() + self.state.timing.timeout).await
     }
 
     /// Send, and wait for what comes of it. What finds the relay's receive buffer full all the same is lost, but soon there is room again: the

@@ -21,6 +21,7 @@ use std::time::Duration;
 use stream::Stream;
 use thiserror::Error;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// How long a client waits.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +65,20 @@ pub enum RelayError {
     #[error("an empty command")]
     Empty,
     /// It was not sent: the relay could not have read it.
+    /// There was no reply by the command's deadline.
+    #[error("relay {relay}: no reply before the SIP server stopped waiting")]
+    Expired { relay: String },
     #[error("relay {relay}: a command of {size} bytes is not sent: {reason}")]
     NotSent { relay: String, size: usize, reason: String },
+}
+
+/// How long a SIP server waits for a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline<'a> {
+    /// A command for which the relay has no room by then is not sent.
+    pub send: Instant,
+    /// What begins a call: when the reply is no longer waited for, and the command that is then sent behind it to undo what it has done.
+    pub undo: Option<(Instant, &'a [u8])>,
 }
 
 /// How a command is tried.
@@ -122,7 +135,38 @@ impl RelayClient {
     /// There was no reply, or the command is empty.
     pub async fn forward(&self, command: &[u8]) -> Result<Vec<u8>, RelayError> {
         let plan = Plan { tries: 2, patient: false };
-        self.exchange(command, plan).await
+        self.exchange(command, plan, None).await
+    }
+
+    /// The same for a SIP server that waits until a deadline. The commands of a relay that is reached over udp, or over one connection, come in the
+    /// order of their sending: what is undone here does not touch what the SIP server asks of the relay itself later on.
+    ///
+    /// # Errors
+    /// There was no reply by the deadline, or the command is empty.
+    pub async fn forward_until(&self, command: &[u8], deadline: Deadline<'_>) -> Result<Vec<u8>, RelayError> {
+        let plan = Plan { tries: 2, patient: false };
+        let forwarded = self.exchange(command, plan, Some(deadline.send));
+        let Some((due, undo)) = deadline.undo else {
+            return forwarded.await;
+        };
+        match timeout_at(due, forwarded).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.send(undo).await;
+                Err(self.state.expired())
+            }
+        }
+    }
+
+    /// Send a command whose reply nobody needs, at once and once.
+    async fn send(&self, command: &[u8]) {
+        let result = match &self.transport {
+            Transport::Datagram(transport) => transport.send_alone(command).await,
+            _ => self.exchange(command, Plan { tries: 1, patient: false }, None).await.map(drop),
+        };
+        if let Err(error) = result {
+            tracing::debug!("{error}");
+        }
     }
 
     /// Send a command of one's own, 1 + retries times, with one cookie if the protocol has them on this kind of socket. Without one it must
@@ -132,7 +176,7 @@ impl RelayClient {
     /// There was no reply, or the command is empty.
     pub async fn request(&self, command: &[u8]) -> Result<Vec<u8>, RelayError> {
         let tries = 1 + self.state.timing.retries;
-        self.exchange(command, Plan { tries, patient: true }).await
+        self.exchange(command, Plan { tries, patient: true }, None).await
     }
 
     /// Whether the relay answers; `None` until the first reply or failure.
@@ -146,13 +190,14 @@ impl RelayClient {
         self.state.counts()
     }
 
-    async fn exchange(&self, command: &[u8], plan: Plan) -> Result<Vec<u8>, RelayError> {
+    /// `send_by`: until when a datagram waits for room.
+    async fn exchange(&self, command: &[u8], plan: Plan, send_by: Option<Instant>) -> Result<Vec<u8>, RelayError> {
         if command.trim_ascii().is_empty() {
             return Err(RelayError::Empty);
         }
         let begun = self.state.now();
         let result = match &self.transport {
-            Transport::Datagram(transport) => transport.exchange(command, plan).await,
+            Transport::Datagram(transport) => transport.exchange(command, plan, send_by).await,
             Transport::Stream(transport) => transport.exchange(command, plan).await,
             Transport::Once(transport) => transport.exchange(command, plan).await,
         };

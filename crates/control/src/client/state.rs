@@ -72,7 +72,7 @@ impl State {
                 self.timeouts.fetch_add(1, Relaxed);
             }
             RelayError::Unreachable { .. } => {}
-            RelayError::Empty | RelayError::NotSent { .. } => return,
+            RelayError::Empty | RelayError::NotSent { .. } | RelayError::Expired { .. } => return,
         }
         let last = self.last_reply.load(Relaxed);
         if last == 0 || last < begun {
@@ -103,6 +103,12 @@ impl State {
             command: shown(command),
             tries,
             timeout: self.timing.timeout,
+        }
+    }
+
+    pub fn expired(&self) -> RelayError {
+        RelayError::Expired {
+            relay: self.address.to_string(),
         }
     }
 

@@ -10,6 +10,7 @@ pub enum Counter {
     Repeated,
     Denied,
     Malformed,
+    Expired,
     Stalls,
 }
 
@@ -33,6 +34,8 @@ pub struct Counts {
     pub denied: u64,
     /// Empty, too long, or without a cookie.
     pub malformed: u64,
+    /// Not carried out, because they had waited too long.
+    pub expired: u64,
     /// How often reading waited because too many commands were being executed.
     pub stalls: u64,
     /// Being executed now.
@@ -53,6 +56,7 @@ impl Counters {
             repeated: get(Counter::Repeated),
             denied: get(Counter::Denied),
             malformed: get(Counter::Malformed),
+            expired: get(Counter::Expired),
             stalls: get(Counter::Stalls),
             in_flight,
         }

@@ -2,14 +2,16 @@
 
 use super::packet_info::PacketInfo;
 use super::{Context, Counter, Listener, Sender, Service, bind};
+use crate::admission::Admission;
 use crate::buffers;
 use crate::retransmissions::{Limits, Retransmissions, Seen, Ticket, Waits};
-use nix::sys::socket::{self as sys, MsgFlags, SockProtocol, SockType, SockaddrStorage, sockopt};
+use nix::sys::socket::{self as sys, ControlMessageOwned, MsgFlags, SockProtocol, SockType, SockaddrStorage, sockopt};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,16 +20,20 @@ use tokio::task::JoinSet;
 /// The largest UDP packet: a command that is too long is answered too.
 const LARGEST: usize = 65_536;
 
+/// Datagrams that are read before commands in progress have their turn: while many are read at a stretch, no reply of a relay is passed on.
+const AT_ONCE: usize = 16;
+
 /// A UDP control socket.
 pub struct Datagrams {
     socket: Arc<UdpSocket>,
 }
 
-/// Where a datagram came from, and to which local address.
+/// Where a datagram came from, to which local address, and how long it has waited in the kernel's queue.
 #[derive(Clone, Copy)]
 struct Origin {
     from: SocketAddr,
     info: Option<PacketInfo>,
+    waited: Duration,
 }
 
 impl Waits for Origin {
@@ -41,12 +47,14 @@ struct Exchange {
     context: Arc<Context>,
     socket: Arc<UdpSocket>,
     known: Mutex<Retransmissions<Origin>>,
+    admission: Mutex<Admission>,
 }
 
 impl Datagrams {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let fd = bind::inet(address, SockType::Datagram, SockProtocol::Udp)?;
         buffers::enlarge(&fd)?;
+        sys::setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
         if address.ip().is_unspecified() {
             if address.is_ipv6() {
                 sys::setsockopt(&fd, sockopt::Ipv6RecvPacketInfo, &true)?;
@@ -68,12 +76,17 @@ impl Datagrams {
             context: Arc::clone(context),
             socket: Arc::clone(&self.socket),
             known: Mutex::new(Retransmissions::new(context.protocol, Limits::of(context.protocol))),
+            admission: Mutex::new(Admission::new(context.options.patience)),
         });
-        let (mut stop, mut buffer) = (pin!(stop), vec![0; LARGEST]);
+        let (mut stop, mut buffer, mut number) = (pin!(stop), vec![0; LARGEST], 0_usize);
         // Commands end with the listener.
         let mut commands = JoinSet::new();
         loop {
             while commands.try_join_next().is_some() {}
+            number = number.wrapping_add(1);
+            if number.is_multiple_of(AT_ONCE) {
+                tokio::task::yield_now().await;
+            }
             let next = async {
                 let permit = exchange.permit().await?;
                 Some((exchange.receive(&mut buffer).await, permit))
@@ -115,11 +128,21 @@ impl Exchange {
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<Origin>)> {
         self.socket
             .async_io(Interest::READABLE, || {
-                let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo);
+                let mut space = nix::cmsg_space!(nix::libc::in6_pktinfo, nix::libc::timespec);
                 let mut parts = [IoSliceMut::new(buffer)];
-                let got = sys::recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty())?;
-                let info = got.cmsgs().ok().and_then(|mut messages| messages.find_map(PacketInfo::read));
-                let origin = got.address.as_ref().and_then(endpoint).map(|from| Origin { from, info });
+                let got = sys::recvmsg::<SockaddrStorage>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty());
+                if got == Err(nix::Error::EAGAIN) {
+                    self.admission().is_idle();
+                }
+                let got = got?;
+                let (mut info, mut waited) = (None, Duration::ZERO);
+                for message in got.cmsgs().into_iter().flatten() {
+                    match message {
+                        ControlMessageOwned::ScmTimestampns(at) => waited = since(at.into()),
+                        other => info = PacketInfo::read(other).or(info),
+                    }
+                }
+                let origin = got.address.as_ref().and_then(endpoint).map(|from| Origin { from, info, waited });
                 Ok((got.bytes, origin))
             })
             .await
@@ -139,6 +162,9 @@ impl Exchange {
         }
         let Some((cookie, body)) = self.check(data, &origin) else { return };
         let now = self.context.now();
+        if !self.admission().admits(now, origin.waited, || service.kind(body)) {
+            return self.expired(service.as_ref(), &origin);
+        }
         let ticket = match self.known().begin(now, origin, cookie, body) {
             Seen::New(ticket) => ticket,
             Seen::InProgress => return self.repeated(service.as_ref()),
@@ -148,6 +174,7 @@ impl Exchange {
             }
         };
         let (cookie, body) = (cookie.to_vec(), body.to_vec());
+        let received = Instant::now().checked_sub(origin.waited);
         let (exchange, service) = (Arc::clone(self), Arc::clone(service));
         // Tokio moves a task's future several times. A service's may be kilobytes; in a box only the pointer moves.
         commands.spawn(Box::pin(async move {
@@ -156,7 +183,10 @@ impl Exchange {
                 exchange: &exchange,
                 ticket: Some(ticket),
             };
-            let sender = Sender { peer: Some(origin.from) };
+            let sender = Sender {
+                peer: Some(origin.from),
+                received,
+            };
             let reply = exchange.context.execute(service.as_ref(), &body, sender).await;
             let reply = reply.map(|reply| exchange.context.protocol.reply(&cookie, &reply));
             for waiting in command.end(reply.as_deref()) {
@@ -176,11 +206,27 @@ impl Exchange {
             }
             return None;
         };
-        if let Some(refusal) = self.context.refusal(body, Sender { peer: Some(origin.from) }) {
+        if let Some(refusal) = self.context.refusal(body, Sender::at(origin.from)) {
             self.send(&protocol.reply(cookie, &refusal), origin);
             return None;
         }
         Some((cookie, body))
+    }
+
+    fn admission(&self) -> MutexGuard<'_, Admission> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expired(&self, service: &impl Service, origin: &Origin) {
+        self.context.counters.add(Counter::Expired);
+        self.context.warn("expired", || {
+            format!(
+                "a command from {} is not carried out: it has waited for {} ms, and its sender has stopped waiting or other commands go first",
+                origin.from,
+                origin.waited.as_millis()
+            )
+        });
+        service.on_expired();
     }
 
     fn repeated(&self, service: &impl Service) {
@@ -219,6 +265,14 @@ impl Drop for InProgress<'_> {
     fn drop(&mut self) {
         self.end(None);
     }
+}
+
+/// How long ago a time of the system's clock was.
+fn since(unix: Duration) -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .saturating_sub(unix)
 }
 
 fn endpoint(address: &SockaddrStorage) -> Option<SocketAddr> {

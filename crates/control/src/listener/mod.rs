@@ -8,6 +8,7 @@ mod stream;
 
 pub use counts::Counts;
 
+use crate::admission::{Kind, Patience};
 use crate::limits::Rare;
 use crate::networks::Network;
 use crate::protocol::Protocol;
@@ -38,8 +39,16 @@ pub trait Service: Send + Sync + 'static {
     /// `command` is not empty and not longer than [`Protocol::max_command`]. Commands are executed at the same time.
     fn execute(&self, command: &[u8], sender: Sender) -> impl Future<Output = Option<Vec<u8>>> + Send;
 
+    /// What a command does to a call. Only asked for commands that have waited long.
+    fn kind(&self, _command: &[u8]) -> Kind {
+        Kind::Continues
+    }
+
     /// A datagram was repeated; it is not executed.
     fn on_repetition(&self) {}
+
+    /// A datagram is not executed because it has waited too long.
+    fn on_expired(&self) {}
 }
 
 /// Where a command came from.
@@ -47,9 +56,18 @@ pub trait Service: Send + Sync + 'static {
 pub struct Sender {
     /// `None` for a Unix socket.
     pub peer: Option<SocketAddr>,
+    /// When a datagram reached the host; `None` for a command over a connection, where nothing tells.
+    pub received: Option<Instant>,
 }
 
 impl Sender {
+    fn at(peer: SocketAddr) -> Self {
+        Self {
+            peer: Some(peer),
+            received: None,
+        }
+    }
+
     /// The sender's address; that of an IPv4 client of an IPv6 socket is an IPv4 address.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
@@ -80,6 +98,8 @@ pub struct Options {
     /// How long a client of a unix: socket may take to send its one command, and one of another connection to send the rest of a command
     /// that it has begun, or to take a reply.
     pub command_timeout: Duration,
+    /// How long senders of datagrams wait for a reply; `None`: commands are executed however long they have waited.
+    pub patience: Option<Patience>,
 }
 
 impl Default for Options {
@@ -90,6 +110,7 @@ impl Default for Options {
             in_flight: 4096,
             connections: 1024,
             command_timeout: Duration::from_secs(5),
+            patience: None,
         }
     }
 }

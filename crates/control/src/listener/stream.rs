@@ -85,7 +85,7 @@ pub async fn serve<A: Accept, S: Service>(
             stream,
             context: Arc::clone(context),
             service: Arc::clone(service),
-            sender: Sender { peer },
+            sender: Sender { peer, received: None },
         };
         connections.spawn(async move {
             // A client that has gone takes no reply.

@@ -3,7 +3,7 @@
 
 pub mod served;
 
-use shunt_control::{Sender, Service};
+use shunt_control::{Kind, Sender, Service};
 use shunt_rtpproxy::framing::ControlAddress;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -52,6 +52,15 @@ impl Service for Echo {
             "I" => Some(INFO.into()),
             _ if is_dictionary(&text) => Some(command.to_vec()),
             _ => Some(format!("r{text}").into_bytes()),
+        }
+    }
+
+    /// `end …` ends something, `new …` begins something.
+    fn kind(&self, command: &[u8]) -> Kind {
+        match command {
+            [b'e', b'n', b'd', ..] => Kind::Ends,
+            [b'n', b'e', b'w', ..] => Kind::Begins,
+            _ => Kind::Continues,
         }
     }
 
