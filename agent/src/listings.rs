@@ -13,7 +13,9 @@ use tokio::time::sleep;
 const PERIOD: Duration = Duration::from_secs(10);
 /// Calls that rtpengine is asked to name: what fits into a datagram.
 const MOST_LISTED: u32 = 1000;
-/// How long an unknown call is observed: it is adopted when the relay counts packets of it meanwhile.
+/// A call whose last packet is not older is adopted at once: until then its media passes as that of an unknown source.
+const FRESH: Duration = Duration::from_millis(1100);
+/// How long another unknown call is observed: it is adopted when the relay counts packets of it meanwhile.
 const OBSERVED: Duration = Duration::from_secs(1);
 /// Pages of one list: more sessions than a relay has ports.
 const MOST_PAGES: usize = 10_000;
@@ -106,13 +108,20 @@ async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], all: bo
             ng::look(core, id, call_id).await;
         }
     }
-    let mut adopted = 0_u32;
-    for call_id in flowing(core, id, &unknown).await {
-        let before = core.read(Book::line_count);
-        ng::look(core, id, call_id).await;
-        if core.read(Book::line_count) > before {
-            adopted += 1;
-            core.events().call(call_id, CallWhat::Adopted);
+    let (mut adopted, mut observed) = (0_u32, Vec::new());
+    for call_id in unknown {
+        match media(core, id, call_id).await {
+            Some(media) if is_fresh(media.last_packet, core.clock().wall()) => adopted += adopt_call(core, id, call_id).await,
+            Some(media) => observed.push((call_id, media.packets)),
+            None => {}
+        }
+    }
+    if !observed.is_empty() {
+        sleep(OBSERVED).await;
+    }
+    for (call_id, before) in observed {
+        if media(core, id, call_id).await.is_some_and(|media| media.packets > before) {
+            adopted += adopt_call(core, id, call_id).await;
         }
     }
     if adopted > 0 {
@@ -121,30 +130,52 @@ async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], all: bo
     }
 }
 
-/// The calls whose packets rtpengine counts. rtpengine lists a call for its delete-delay after the end, and an agent that has just started does not know
-/// which calls have ended.
-async fn flowing<'a>(core: &Arc<Core>, id: RelayId, calls: &[&'a Vec<u8>]) -> Vec<&'a Vec<u8>> {
-    if calls.is_empty() {
-        return Vec::new();
+/// Returns how many calls are adopted: 1 or 0.
+async fn adopt_call(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> u32 {
+    let before = core.read(Book::line_count);
+    ng::look(core, id, call_id).await;
+    if core.read(Book::line_count) == before {
+        return 0;
     }
-    let mut before = Vec::with_capacity(calls.len());
-    for call_id in calls {
-        before.push(packets(core, id, call_id).await);
-    }
-    sleep(OBSERVED).await;
-    let mut flowing = Vec::new();
-    for (call_id, before) in calls.iter().zip(before) {
-        if before.is_some() && packets(core, id, call_id).await > before {
-            flowing.push(*call_id);
-        }
-    }
-    flowing
+    core.events().call(call_id, CallWhat::Adopted);
+    1
 }
 
-/// The packets of a call that rtpengine has counted; `None`: no answer, or no such call.
-async fn packets(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> Option<u64> {
+/// What rtpengine has met of a call.
+struct Media {
+    packets: u64,
+    /// Seconds since 1970.
+    last_packet: i64,
+}
+
+/// `None`: no answer, or no such call.
+async fn media(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> Option<Media> {
     let reply = core.relays().request(id, &shunt_ng::build::query(call_id)).await?;
     let description = shunt_ng::describe(&reply).ok()?;
-    let streams = description.tags.iter().flat_map(|tag| &tag.medias).flat_map(|media| &media.streams);
-    Some(streams.fold(0, |sum: u64, stream| sum.saturating_add(stream.packets)))
+    let streams = || description.tags.iter().flat_map(|tag| &tag.medias).flat_map(|media| &media.streams);
+    Some(Media {
+        packets: streams().fold(0, |sum: u64, stream| sum.saturating_add(stream.packets)),
+        last_packet: streams().map(|stream| stream.last_packet).max()?,
+    })
+}
+
+/// Whether media flows by rtpengine's clock, which has whole seconds. rtpengine lists a call for its delete-delay after the end, and an agent that has
+/// just started does not know which calls have ended. With clocks that differ the call is observed.
+fn is_fresh(last_packet: i64, now: Duration) -> bool {
+    let last = u64::try_from(last_packet).map_or(Duration::ZERO, Duration::from_secs);
+    now.checked_sub(last).is_some_and(|since| since <= FRESH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_is_fresh_in_the_second_of_its_last_packet() {
+        let now = Duration::from_millis(1_000_900);
+        for (last_packet, fresh) in [(1000, true), (999, false), (990, false), (0, false), (-1, false), (1001, false)] {
+            assert_eq!(is_fresh(last_packet, now), fresh, "{last_packet}");
+        }
+        assert!(is_fresh(999, Duration::from_millis(1_000_050)), "the next packet is not due yet");
+    }
 }

@@ -181,9 +181,12 @@ async def test_what_a_delete_has_ended_stays_ended_while_rtpengine_lists_it(own_
         # The same list of rtpengine shows the ended call, too.
         for call in (answered_past, unknown):
             await call.offloaded(seconds=40)
-        assert await ended.view() is None
+        assert await live_calls(own_edge) == {answered_past.id, unknown.id}
         for call in (answered_past, unknown):
             await call.hang_up()
-            await call.check_media()
-            assert await call.view() is None
-        assert await ended.view() is None
+        assert not await live_calls(own_edge)
+
+
+async def live_calls(edge: Edge) -> set[str]:
+    """The calls that the agent has now; `view` shows ended ones, too."""
+    return {call["call_id"] for call in await asyncio.to_thread(edge.calls)}
