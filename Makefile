@@ -47,6 +47,7 @@ TESTS_conferences := conference conference_control agent_conference operator_con
 CRATES_calls := calls latch net rtp rtpproxy ng hep
 TESTS_calls := e2e ng attacks
 TESTS_networks := networks
+ENVIRONMENT_networks := SHUNT_ALL=1
 
 .PHONY: help setup setup-all packages packages-all build demo demo-browsers test test-all test-quick test-quick-python test-quick-rust test-part test-crates fuzz-mutations \
   packages-build check docs daemons daemons-demo check-rust check-arm64 clean
@@ -147,7 +148,7 @@ test-part: setup-all
 	@case " $(PARTS) " in *" $(PART) "*) ;; *) echo "PART is one of: $(PARTS)" >&2; exit 2;; esac
 	@result=0; \
 	if [ -n "$(CRATES_$(PART))" ]; then $(STAGE) "crates: $(PART)" $(CARGO) test --quiet --locked $(patsubst %,-p shunt-%,$(CRATES_$(PART))) || result=$$?; fi; \
-	$(STAGE) "black-box tests: $(PART)" $(PYTEST) $(addprefix tests/,$(TESTS_$(PART))) || result=$$?; \
+	$(ENVIRONMENT_$(PART)) $(STAGE) "black-box tests: $(PART)" $(PYTEST) $(addprefix tests/,$(TESTS_$(PART))) || result=$$?; \
 	exit $$result
 
 test-quick:

@@ -14,7 +14,7 @@ from tests.dataplane.lab import missing
 from tests.lab.topology import CALLEE_IP
 from tests.networks.field import Call, Field, Sent
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 # What is configured on the relay's host, and what takes it back.
 POLICIES = {

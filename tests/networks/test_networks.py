@@ -12,7 +12,7 @@ from tests.dataplane.lab import missing
 from tests.networks.field import Field, Row, Sent
 from tests.networks.rows import ROWS
 
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 TABLE = [pytest.param(row, relay, id=f"{relay}: {row.name}") for relay in ("rtpproxy", "rtpengine", "shunt-relay") for row in ROWS if relay in row.relays]
 
