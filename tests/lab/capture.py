@@ -1,7 +1,7 @@
 """Captures on the phones' own interfaces, and what they prove: packets sent, received, lost, and by which way they came.
 
-Nothing here asks the software under test. A packet that the data plane forwarded has one hop less in its
-TTL than one that the relay sent by its own socket; sequence numbers say what was lost; SIP messages in
+Nothing here asks the software under test. The lab lowers the TTL of what the relay sends by its own
+socket, and not of what the data plane forwards; sequence numbers say what was lost; SIP messages in
 the same capture say which relay ports belong to which call and when the call was hung up.
 """
 
@@ -21,10 +21,9 @@ import numpy as np
 
 from tests.lab.processes import PORTS, Process
 from tests.lab.sipp import address
-from tests.lab.topology import LabError, Topology
+from tests.lab.topology import RELAYED_TTL, LabError, Topology
 
 _NANO_MAGIC = 0xA1B23C4D
-_INITIAL_TTL = 64
 _BLOCK_TIMEOUT = 1.3  # tcpdump's read timeout is 1 s
 _LATE_S = 1.0  # how long after a hang-up its call's packets are looked for
 _ROW = struct.Struct("<d?HHBHIB?")
@@ -379,8 +378,8 @@ def _direction(call: Call, flows: dict[str, _Flows], sender: str, receiver: str,
     wanted = np.isin(_packed(got_keys), _packed(sent_keys))
     got = got[wanted]
     unique, index = np.unique(_packed(got_keys[wanted]), return_index=True)
-    local = _INITIAL_TTL - (1 if receiver == "natcaller" else 0)
-    through = got[index]["ttl"] < local
+    relayed = RELAYED_TTL - (1 if receiver == "natcaller" else 0)
+    through = got[index]["ttl"] > relayed
     direction.sent = len(np.unique(_packed(sent_keys)))
     direction.received = len(unique)
     direction.duplicates = len(got) - len(unique)

@@ -48,6 +48,18 @@ _SLOW = """table inet slow {
   counter media { }
   chain input { type filter hook input priority 0; ip daddr 198.18.0.1 udp dport 35000-65000 counter name media; ip6 daddr fd91::1 udp dport 35000-65000 counter name media; }
 }"""
+# The data plane sends with the host's own TTL, as a relay does. What the edge host's sockets send passes this hook, which XDP does not: captures
+# tell the two apart by it.
+RELAYED_TTL = 60
+_RELAYED = "table netdev relayed {\n" + "".join(
+    f"""  chain {name} {{
+    type filter hook egress device "{name}" priority 0;
+    meta l4proto udp meta protocol ip ip ttl set {RELAYED_TTL};
+    meta l4proto udp meta protocol ip6 ip6 hoplimit set {RELAYED_TTL};
+  }}
+"""
+    for name in EDGE_INTERFACES
+) + "}\n"
 _MASQUERADE = """table inet nat {
   chain postrouting { type nat hook postrouting priority srcnat; oifname "wan" masquerade random,fully-random; }
 }"""
@@ -187,6 +199,7 @@ class Topology:
                     self.run(host, "ethtool", "-K", device, "gro", "on")
         self.run("nat", "nft", "-f", "-", stdin=_MASQUERADE)
         self.run("edge", "nft", "-f", "-", stdin=_SLOW)
+        self.run("edge", "nft", "-f", "-", stdin=_RELAYED)
         for host in ("caller", "callee", "natcaller"):
             self.run(host, "nft", "-f", "-", stdin=_SINK)
 

@@ -237,7 +237,7 @@ impl Latch {
             return Verdict::Ignored(Ignored::Mismatch);
         }
         let enough = challenger.is_enough(policy);
-        if !enough && !(named && challenger.count >= policy.rival_packets) {
+        if !(enough || named && challenger.count >= policy.rival_packets) {
             return Verdict::Waiting;
         }
         let (source, media) = (challenger.source, media_of(challenger));
