@@ -11,7 +11,7 @@ ALLOWED = (
     (r"simple_switch(_CLI)? is not installed", "BMv2 (behavioral-model), from source"),
     (r"bf-p4c is not installed", "p4c with its Tofino back end, or Intel's P4 Studio"),
     (r"ptf is not installed", "the Python package of P4's packet test framework, with a switch"),
-    (r"OpenSIPS is not installed( with WebSockets)?", "OpenSIPS 3.4 or newer, on PATH"),
+    (r"(OpenSIPS|opensips) is not installed( with WebSockets)?", "OpenSIPS 3.4 or newer, on PATH"),
     (r"rtpproxy is not installed", "rtpproxy 3.2 or newer, on PATH"),
     (r"kvazaar is not installed", "kvazaar, from source"),
     (r"siphon-rtp is not installed", "siphon-rtp, from source"),

@@ -113,10 +113,12 @@ async def test_a_hold_with_the_null_address_costs_no_later_offer_time(tmp_path: 
 
         before = await quickest("Uiic8 call-2 0.0.0.0 0 A;1")  # of a call without entries
         assert await scene.client.command("Uiic8 call-1 0.0.0.0 0 A;1 B;1") is not None
+        assert await scene.client.command(f"Lc8 call-1 {CALLEE_IP} {scene.callee.port} A;1 B;1") is not None
         await scene.until_entries(1)
         assert all(key.dst.port != to_callee[1] for key in await scene.entries())
         assert await quickest("Uiic8 call-1 0.0.0.0 0 A;1 B;1") < 10 * before
         assert await scene.client.command(f"Uiic8 call-1 {CALLER_IP} {scene.caller.port} A;1 B;1") is not None
+        assert await scene.client.command(f"Lc8 call-1 {CALLEE_IP} {scene.callee.port} A;1 B;1") is not None
         await scene.until_entries(2)
 
 

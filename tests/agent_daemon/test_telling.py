@@ -17,7 +17,7 @@ from shunt.export.hep import HepPacket, encode
 from shunt.net import Endpoint
 from tests.agent_daemon.lab import LiveScene, live
 from tests.lab.processes import PORTS, RELAY_PORT, open_socket
-from tests.lab.topology import CALLER_IP, EDGE_IP
+from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -245,6 +245,7 @@ async def test_the_end_that_an_operator_asked_for(tmp_path: Path) -> None:
     async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
         await talking(scene)
         await scene.client.command(f"Uiic8 call-1 {CALLER_IP} {scene.caller.port + 4} A;1 B;1")
+        await scene.client.command(f"Lc8 call-1 {CALLEE_IP} {scene.callee.port} A;1 B;1")
         await admin.release("call-1")
         await scene.until_entries(0)
         await until(admin, lambda: kept(admin, "ended", "call-1"))

@@ -127,14 +127,14 @@ impl Latch {
         Some(first.max(self.answered.unwrap_or(first)) + policy.guard)
     }
 
-    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, if its first packet
-    /// came within [`Policy::signalling_window`] after the answer. It is the party's most likely, and a packet of another source ends that.
+    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, once it has sent
+    /// `packets`, if the first came within [`Policy::signalling_window`] after the answer. A packet of another source ends that.
     #[must_use]
-    pub fn tentative(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
+    pub fn tentative(&self, policy: &Policy, now: Time, packets: u32) -> Option<Endpoint> {
         let (candidate, first) = self.alone(policy, now)?;
         let answered = self.answered?;
         let in_time = now.since(answered) >= policy.guard && first.since(answered) < policy.signalling_window;
-        let goes_on = now.since(candidate.last) < policy.tentative_hold;
+        let goes_on = candidate.count >= packets && now.since(candidate.last) < policy.tentative_hold;
         let is_one = !self.contested && self.candidates.as_ref().is_some_and(|candidates| candidates.are_one());
         (in_time && goes_on && is_one).then_some(candidate.source)
     }

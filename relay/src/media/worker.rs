@@ -397,7 +397,8 @@ impl Worker {
         if out.component == Component::Rtcp || out.asymmetric || out.latch.learned().is_some() {
             return;
         }
-        let Some(source) = out.latch.tentative(&self.policy, self.now) else {
+        // A single packet draws nothing: anyone who guesses the port can send one.
+        let Some(source) = out.latch.tentative(&self.policy, self.now, 2) else {
             return;
         };
         if out.remote == Address::from(source) {
