@@ -92,19 +92,29 @@ class Beginning:
 
 
 class Slow:
-    """A call in parts: HTTP/2 (RFC 9113) by hand, for requests below the initial window of 65,535 bytes; nobody looks at the answer."""
+    """A client that subscribes and sends a call in parts: HTTP/2 (RFC 9113) by hand, for requests below the initial window of 65,535 bytes. It reads no answer."""
 
     _DATA, _HEADERS, _SETTINGS, _PING = 0, 1, 4, 6
     _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
 
-    def __init__(self, target: str, method: str) -> None:
+    _SUBSCRIPTION, _CALL = 1, 3  # stream numbers
+
+    def __init__(self, target: str, method: str, client_id: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(target.removeprefix("unix:"))
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(self._SETTINGS, 0, 0) + self._begin(self._SUBSCRIPTION, "StreamChannel"))
+        request = pb.StreamMessageRequest(client_id=client_id)
+        request.subscribe.SetInParent()
+        message = request.SerializeToString()
+        self._socket.sendall(self._frame(self._DATA, 0, self._SUBSCRIPTION, b"\0" + len(message).to_bytes(4, "big") + message))
+        self._socket.sendall(self._begin(self._CALL, method))
+        threading.Thread(target=self._acknowledge, daemon=True).start()
+
+    def _begin(self, stream: int, method: str) -> bytes:
         headers = {":method": "POST", ":scheme": "http", ":path": f"/bfrt_proto.BfRuntime/{method}", ":authority": "localhost", "te": "trailers", "content-type": "application/grpc"}
         # RFC 7541 section 6.2.2: literal header fields without indexing, no Huffman code
         block = b"".join(b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode() for name, value in headers.items())
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(self._SETTINGS, 0, 0) + self._frame(self._HEADERS, self._END_HEADERS, 1, block))
-        threading.Thread(target=self._acknowledge, daemon=True).start()
+        return self._frame(self._HEADERS, self._END_HEADERS, stream, block)
 
     @staticmethod
     def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -123,7 +133,7 @@ class Slow:
         """A part of the call's only message, which five bytes precede: its size after a 0."""
         for at in range(0, len(data), 16384):
             last = end and at + 16384 >= len(data)
-            self._socket.sendall(self._frame(self._DATA, self._END_STREAM if last else 0, 1, data[at : at + 16384]))
+            self._socket.sendall(self._frame(self._DATA, self._END_STREAM if last else 0, self._CALL, data[at : at + 16384]))
 
     def close(self) -> None:
         self._socket.close()
@@ -193,9 +203,11 @@ def test_what_is_refused_costs_no_memory(roomy: Softswitch, client: Session) -> 
 def test_half_a_request_holds_nobody_up(roomy: Softswitch, client: Session) -> None:
     """A batch of which half is on its way still: others read and write. Then it is applied."""
     bulk, flows = Bulk(client), spread(400)
-    request = bulk.inserts(flows)
+    insertion = pb.WriteRequest.FromString(bulk.inserts(flows))
+    insertion.client_id, insertion.p4_name = client.client_id + 1000, client.program
+    request = insertion.SerializeToString()
     message, half = b"\0" + len(request).to_bytes(4, "big") + request, len(request) // 2
-    with contextlib.closing(Slow(roomy.target, "Write")) as slow:
+    with contextlib.closing(Slow(roomy.target, "Write", insertion.client_id)) as slow:
         slow.send(message[:half])
         for number in range(20):
             assert client.write([insert(number)]) == [None]

@@ -51,15 +51,19 @@ _SLOW = """table inet slow {
 # The data plane sends with the host's own TTL, as a relay does. What the edge host's sockets send passes this hook, which XDP does not: captures
 # tell the two apart by it.
 RELAYED_TTL = 60
-_RELAYED = "table netdev relayed {\n" + "".join(
-    f"""  chain {name} {{
+_RELAYED = (
+    "table netdev relayed {\n"
+    + "".join(
+        f"""  chain {name} {{
     type filter hook egress device "{name}" priority 0;
     meta l4proto udp meta protocol ip ip ttl set {RELAYED_TTL};
     meta l4proto udp meta protocol ip6 ip6 hoplimit set {RELAYED_TTL};
   }}
 """
-    for name in EDGE_INTERFACES
-) + "}\n"
+        for name in EDGE_INTERFACES
+    )
+    + "}\n"
+)
 _MASQUERADE = """table inet nat {
   chain postrouting { type nat hook postrouting priority srcnat; oifname "wan" masquerade random,fully-random; }
 }"""

@@ -78,7 +78,7 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, poli
     }
     let unknown = receiver.source(Component::Rtp).is_none();
     let tentative = if unknown && component == Component::Rtp {
-        receiver.rtp.tentative(policy, now, 1)
+        receiver.rtp.tentative(policy, now)
     } else {
         None
     };

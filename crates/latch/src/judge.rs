@@ -83,7 +83,7 @@ impl Latch {
             return false;
         };
         let same = match (holder.media, packet.media) {
-            (Some(known), Some(media)) => known.ssrc == media.ssrc,
+            (Some(known), Some(media)) => known.ssrc == media.ssrc && holder.goes_on_with(media.sequence, packet.at, None),
             (None, None) => holder.source.addr == packet.source.addr,
             _ => false,
         };
@@ -277,8 +277,14 @@ impl Latch {
     fn decide_roaming(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Option<Verdict> {
         let holder = self.holder.as_ref().filter(|_| self.component == Component::Rtp)?;
         let ssrc = holder.media.map(|media| media.ssrc);
-        let same =
-            challenger.ssrc == ssrc && (ssrc.is_some() || (challenger.rank.at_once() && challenger.source.addr == holder.source.addr));
+        // Who only knows the SSRC does not know where its numbers are.
+        let same = match ssrc {
+            Some(_) => {
+                let known = facts.as_ref().and_then(|facts| facts.sequence);
+                challenger.ssrc == ssrc && holder.goes_on_with(challenger.first_sequence, challenger.first, known)
+            }
+            None => challenger.ssrc.is_none() && challenger.rank.at_once() && challenger.source.addr == holder.source.addr,
+        };
         if !same {
             return None;
         }

@@ -127,16 +127,28 @@ impl Latch {
         Some(first.max(self.answered.unwrap_or(first)) + policy.guard)
     }
 
-    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, once it has sent
-    /// `packets`, if the first came within [`Policy::signalling_window`] after the answer. A packet of another source ends that.
+    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, if its first packet
+    /// came within [`Policy::signalling_window`] after the answer. A packet of another source ends that.
     #[must_use]
-    pub fn tentative(&self, policy: &Policy, now: Time, packets: u32) -> Option<Endpoint> {
+    pub fn tentative(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
+        self.only_source(policy, now).map(|candidate| candidate.source)
+    }
+
+    /// The same for a relay that sees all packets itself: from the second packet on, and only to an address that signalling names. Anyone can send one
+    /// packet, or touch every port.
+    #[must_use]
+    pub fn tentative_at_name(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
+        let candidate = self.only_source(policy, now)?;
+        (candidate.rank > Rank::Unknown && candidate.count > 1).then_some(candidate.source)
+    }
+
+    fn only_source(&self, policy: &Policy, now: Time) -> Option<&Candidate> {
         let (candidate, first) = self.alone(policy, now)?;
         let answered = self.answered?;
         let in_time = now.since(answered) >= policy.guard && first.since(answered) < policy.signalling_window;
-        let goes_on = candidate.count >= packets && now.since(candidate.last) < policy.tentative_hold;
+        let goes_on = now.since(candidate.last) < policy.tentative_hold;
         let is_one = !self.contested && self.candidates.as_ref().is_some_and(|candidates| candidates.are_one());
-        (in_time && goes_on && is_one).then_some(candidate.source)
+        (in_time && goes_on && is_one).then_some(candidate)
     }
 
     /// Whether nothing has come from the party that may be its own: no source is latched, none has sent lately, and none is quarantined.

@@ -757,25 +757,23 @@ fn a_party_of_which_too_little_is_known_is_sent_to_while_it_is_alone() {
         let mut port = Port::new(&[Name::address(PHONE)]);
         port.latch.answer_seen(ms(answered));
         port.rtp(sent, at(STRANGER, 1), 7, 0);
-        assert_eq!(
-            port.latch.tentative(&policy, ms(sent.max(answered) + 100), 2),
-            None,
-            "it has sent one"
-        );
         port
     };
     let port = first(1000, 1010);
-    assert_eq!(port.latch.tentative(&policy, ms(1080), 1), None);
-    assert_eq!(port.latch.tentative(&policy, ms(1090), 1), Some(at(STRANGER, 1)));
-    assert_eq!(port.latch.tentative(&policy, ms(11_000), 1), Some(at(STRANGER, 1)));
-    assert_eq!(port.latch.tentative(&policy, ms(16_100), 1), None, "it has sent nothing for 15 s");
+    assert_eq!(port.latch.tentative(&policy, ms(1080)), None);
+    assert_eq!(port.latch.tentative(&policy, ms(1090)), Some(at(STRANGER, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(11_000)), Some(at(STRANGER, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(16_100)), None, "it has sent nothing for 15 s");
+    let mut port = first(1000, 1010);
+    port.rtp(1020, at(STRANGER, 1), 7, 1);
+    assert_eq!(port.latch.tentative_at_name(&policy, ms(1100)), None, "no name");
     // Whoever is there as soon as the port is open has to wait for the answer, when the party sends.
     let mut raced = first(1000, 10);
-    assert_eq!(raced.latch.tentative(&policy, ms(1070), 1), None);
+    assert_eq!(raced.latch.tentative(&policy, ms(1070)), None);
     raced.rtp(1075, at([203, 0, 113, 9], 1), 8, 0);
-    assert_eq!(raced.latch.tentative(&policy, ms(1100), 1), None);
+    assert_eq!(raced.latch.tentative(&policy, ms(1100)), None);
     assert_eq!(
-        first(1000, 12_000).latch.tentative(&policy, ms(12_200), 1),
+        first(1000, 12_000).latch.tentative(&policy, ms(12_200)),
         None,
         "long after the answer, continuity counts"
     );

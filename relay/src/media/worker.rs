@@ -397,8 +397,7 @@ impl Worker {
         if out.component == Component::Rtcp || out.asymmetric || out.latch.learned().is_some() {
             return;
         }
-        // A single packet draws nothing: anyone who guesses the port can send one.
-        let Some(source) = out.latch.tentative(&self.policy, self.now, 2) else {
+        let Some(source) = out.latch.tentative_at_name(&self.policy, self.now) else {
             return;
         };
         if out.remote == Address::from(source) {
