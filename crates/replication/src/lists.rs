@@ -272,12 +272,13 @@ mod tests {
     fn only_copies_from_ipv4_to_ipv4_have_changes_of_sums() {
         let ends = [Endpoint::new([10, 0, 0, 1], 7), Endpoint::new([10, 0, 0, 2], 8)];
         let sums = Sums::of(&ends[0], &ends[1]);
+        let moved = Sums::of(&ends[0], &Endpoint::new([10, 0, 0, 3], 8));
         let mut words = Vec::new();
         let changes = |words: &[u64]| {
             let element: list_element = from_word(words[2]);
             (u16::from_be(element.ip_change), u16::from_be(element.udp_change))
         };
-        for (before, after, expected) in [(sums, sums, (65535 - 0x0100, 0)), (None, sums, (0, 0)), (sums, None, (0, 0))] {
+        for (before, after, expected) in [(sums, moved, (1, 1)), (None, sums, (0, 0)), (sums, None, (0, 0))] {
             let mut elements = [Element {
                 ifindex: 3,
                 copy: 1,
