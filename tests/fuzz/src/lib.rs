@@ -2,6 +2,9 @@
 //!
 //! `cargo test` gives them the corpus and changed copies of it (tests/corpus.rs); `make fuzz` drives them by libFuzzer (program).
 
+// A target reports a fault by a panic.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
 mod control;
 mod edge;
 mod media;

@@ -1,4 +1,5 @@
 //! Every target takes its corpus, and copies of it that are cut, spliced and changed at places which are the same in each run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use shunt_fuzz::TARGETS;
 use std::panic::catch_unwind;
