@@ -29,7 +29,7 @@ impl FormerStreams {
         }
     }
 
-    /// The stream that another line had at a port, for the line that has the port now. A port that comes back to its line keeps nobody out.
+    /// The stream that another line had at a port, for the line that has the port now. A port that comes back to its own line has no such stream.
     pub(crate) fn take(&mut self, now: Time, port: Endpoint, line: LineId) -> Option<Former> {
         self.expire(now);
         let (owner, former, _) = self.by_port.remove(&port)?;

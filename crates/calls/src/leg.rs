@@ -193,7 +193,7 @@ impl Leg {
         moved
     }
 
-    /// The relay has counted so many RTP packets of the party in all. What was counted before the party moved says nothing of now.
+    /// Notes how many RTP packets of the party the relay has counted in all. Packets from before a move are no evidence.
     pub(crate) fn relay_counted(&mut self, count: u64, now: Time, apart: Duration) {
         let before = self.counted.filter(|(before, _)| *before <= count);
         let (known, since) = *self.counted.insert(before.unwrap_or((count, now)));

@@ -118,7 +118,7 @@ impl Call {
         self.bench.say(command, &format!("{reply} 10.9.0.1"));
     }
 
-    /// The parties send for so many milliseconds, and `each` may change them before each step.
+    /// Lets the parties send for the given milliseconds; `each` may change them before each step.
     fn run(&mut self, milliseconds: u64, mut each: impl FnMut(&mut [Party; 2], u64)) {
         for _ in 0..milliseconds / 10 {
             each(&mut self.parties, self.time);
@@ -220,7 +220,7 @@ proptest! {
         let mut parties = [party(caller, true, every, 10 * start), party(callee, false, other, 10 * other_start)];
         parties[0].media = media;
         let mut call = Call::new(parties);
-        // Other calls of the same gateway or NAT: the address identifies nobody.
+        // Other calls of the same gateway or NAT: the address is no identity.
         for n in 0..neighbours {
             let port = 37_000 + 10 * n;
             call.bench.say(&format!("Uc0 n{n} 10.1.0.2 {} x;1", 6100 + n), &format!("{port} 10.9.0.1"));

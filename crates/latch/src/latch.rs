@@ -98,7 +98,7 @@ impl Latch {
 
     /// The sources that a filter before the port must let in besides the named addresses: the latched one, or all that have shown
     /// continuity, or the only one that sends, from [`Policy::guard`] after its first packet on; and the one that the party had before
-    /// signalling moved it. `quiet`: nobody scans ([`crate::Scanners::are_quiet`]); while somebody does, only continuity counts.
+    /// signalling moved it. `quiet`: no port scan is under way ([`crate::Scanners::are_quiet`]); during a scan only continuity counts.
     #[must_use]
     pub fn admitted(&self, policy: &Policy, now: Time, quiet: bool) -> Vec<Endpoint> {
         let candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());

@@ -13,7 +13,7 @@ pub struct Policy {
     /// over how long at least they have to come. Never longer than the other run.
     pub port_packets: u32,
     pub port_guard: Duration,
-    /// The longest pause of a source that sends steadily. Who sends less often is no less a party; it only gives way to who sends like a call does.
+    /// The longest pause of a source that sends steadily. A source that pauses longer is a party too, but gives way to one that sends steadily.
     pub max_gap: Duration,
     /// The largest step of the sequence number in a run.
     pub max_step: u16,

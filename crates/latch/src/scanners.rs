@@ -181,7 +181,7 @@ impl Scanners {
         }
     }
 
-    /// Whether nobody was found to scan the relay's ports lately.
+    /// Returns whether no port scan was seen lately.
     #[must_use]
     pub fn are_quiet(&self, now: Time) -> bool {
         now >= self.scan_until

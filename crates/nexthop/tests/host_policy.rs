@@ -90,7 +90,7 @@ fn on_host(test: impl FnOnce(&Host) + Send) {
     });
 }
 
-/// Each line configures the host. `=` before it: packets to the phones may be sent all the same; `4`, `6`: only that IP version may not.
+/// Each line configures the host. `=` before it: packets to the phones may still be sent. `4`, `6`: only that IP version may not.
 fn each(lines: &[(&str, &str)]) {
     for &(expected, line) in lines {
         on_host(|host| {

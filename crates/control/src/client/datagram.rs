@@ -154,7 +154,7 @@ impl Datagram {
         Ok(Room { _permit: permit.ok() })
     }
 
-    /// Send a command whose reply nobody waits for, without waiting for room.
+    /// Sends a command without a waiter, and without waiting for room.
     pub async fn send_alone(&self, command: &[u8]) -> Result<(), RelayError> {
         let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
         let cookie = self.shared.cookies.cookie(self.shared.cookies.number());

@@ -158,7 +158,7 @@ impl RelayClient {
         }
     }
 
-    /// Send a command whose reply nobody needs, at once and once.
+    /// Sends a command at once, without a waiter and without retransmission.
     async fn send(&self, command: &[u8]) {
         let result = match &self.transport {
             Transport::Datagram(transport) => transport.send_alone(command).await,

@@ -32,7 +32,7 @@ pub struct Port {
     pub learner: Learner,
     pub latch: Latch,
     pub last_packet: Time,
-    /// Of the latest packet.
+    /// The time of the latest packet.
     pub now: Time,
 }
 

@@ -60,7 +60,7 @@ enum Verdict {
     Return,
     Jump(String),
     Goto(String),
-    /// Of a verdict map.
+    /// The verdict comes from a verdict map, which is not read.
     Unknown,
 }
 
@@ -593,7 +593,7 @@ fn verdict(data: &[u8]) -> Option<Verdict> {
     })
 }
 
-/// The expression of one `NFTA_LIST_ELEM`; none for those that only count or log. What is not understood may match or not.
+/// Returns the expression of one `NFTA_LIST_ELEM`, and `None` for one that only counts or logs. An unknown expression may match or not.
 fn expression(element: &[u8]) -> Option<Expression> {
     let name = string(element, 1).unwrap_or_default();
     let data = attribute(element, 2).unwrap_or_default();
