@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 
-import pytest
-
 _NAMES = {"opensips": "OpenSIPS"}
 
 
@@ -19,6 +17,8 @@ def lacking(*programs: str, root: bool = True) -> str | None:
 
 def need(*programs: str, root: bool = True) -> None:
     """Skip this test, this module or what this fixture serves without them."""
+    import pytest  # only here: the demo uses this file and has no pytest
+
     __tracebackhide__ = True  # a module's skip is counted by where it is
     if (reason := lacking(*programs, root=root)) is not None:
         pytest.skip(reason, allow_module_level=True)
