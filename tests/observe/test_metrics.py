@@ -14,6 +14,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from shunt.events.bus import CONFERENCE, Event
+from shunt.health.facts import Facts, Unknown
+from shunt.health.finding import Judgement
+from shunt.health.judge import judge
 from shunt.metrics.exposition import exposition
 from shunt.metrics.instruments import Instruments
 from tests.lab.ports import free_port
@@ -74,7 +77,8 @@ async def told(tmp_path: Path) -> AsyncIterator[str]:
 def whole(told: str | None) -> str:
     instruments = Instruments()
     instruments.quality([RATED])
-    return exposition({"version": "1"} | OWN, told, instruments.registry).decode()
+    judged = Judgement() if told is not None else judge(Facts(Unknown("timed out")))
+    return exposition({"version": "1"} | OWN, told, instruments.registry, judged.view()).decode()
 
 
 async def test_the_exposition_is_valid_and_no_series_comes_twice(told: str) -> None:
@@ -90,6 +94,8 @@ async def test_the_exposition_is_valid_and_no_series_comes_twice(told: str) -> N
 
 def test_without_the_agent_only_its_metrics_are_missing() -> None:
     found = samples(whole(None))
+    problems = {sample.labels["code"]: sample.value for sample in found["shunt_health_problem"]}
+    assert problems["agent-unreachable"] == 1 and problems["records-waiting"] == 0 and "xdp-missing" not in problems and found["shunt_health_unknown"][0].value > 10
     assert found["shunt_agent_up"][0].value == 0 and found["shunt_homer_sent_total"][0].value == 5 and "shunt_calls" not in found
 
 

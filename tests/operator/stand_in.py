@@ -167,6 +167,15 @@ class StandIn:
     async def problems(self) -> list[str]:
         return ["agent-unreachable: it does not answer"] if self.unavailable else []
 
+    async def health(self) -> dict[str, Any]:
+        return self.health_known()
+
+    def health_known(self) -> dict[str, Any]:
+        why = "the agent does not answer: it is away"
+        found = [{"code": "agent-unreachable", "severity": "fail", "subject": "agent", "message": why, "remedy": "See its log.", "since_s": 3}]
+        unknown = [{"code": code, "message": why} for code in ("xdp-missing", "unrouted")]
+        return {"verdict": "fail", "findings": found, "unknown": unknown} if self.unavailable else {"verdict": "ok", "findings": [], "unknown": []}
+
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
         found = [c for c in self.by_id.values() if (c.get("problems") or not problems) and (match or "") in c["call_id"] and _fits(c, state, reason)]
         found.sort(key=lambda c: (c["created"], c["call_id"]))

@@ -20,8 +20,15 @@ class Problem(TypedDict):
     since_s: int | None
 
 
+class InterfaceStatus(TypedDict):
+    """An interface of the softswitch; `mode` is of the program that is attached now: native, generic or none."""
+
+    name: str
+    mode: str
+
+
 class RelayStatus(TypedDict):
-    """A relay."""
+    """A relay; `error` is what its control socket said when it was asked last."""
 
     name: str
     address: str
@@ -30,10 +37,11 @@ class RelayStatus(TypedDict):
     version: str | None
     keepalive: str | None
     packets_relayed: int | None
+    error: NotRequired[str | None]
 
 
 class DataPlaneStatus(TypedDict):
-    """The data plane; `entries`, `capacity` and `packets_relayed` are of all agents."""
+    """The data plane; `entries`, `capacity`, `packets_relayed` and `totals` are of all agents."""
 
     target: str
     connected: bool
@@ -46,6 +54,8 @@ class DataPlaneStatus(TypedDict):
     lacks: list[str]
     packets_relayed: int | None
     age_s: float | None
+    interfaces: NotRequired[list[InterfaceStatus] | None]
+    totals: NotRequired[dict[str, int] | None]
 
 
 class StreamCount(TypedDict):

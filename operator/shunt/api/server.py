@@ -77,6 +77,7 @@ class ApiServer:
         app.router.add_get("/metrics", _metrics)
         app.router.add_get("/readyz", _readyz)
         app.router.add_get("/v1/status", _status)
+        app.router.add_get("/v1/health", _health)
         app.router.add_get("/v1/calls", _calls)
         app.router.add_get("/v1/calls/{call_id}", _call)
         app.router.add_get("/v1/calls/{call_id}/why", _why)
@@ -259,6 +260,11 @@ async def _status(request: web.Request) -> web.Response:
     return _json(await request.app[_VIEW].status())
 
 
+async def _health(request: web.Request) -> web.Response:
+    _only(request)
+    return _json(await request.app[_VIEW].health())
+
+
 async def _metrics(request: web.Request) -> web.Response:
     """The agent's own metrics, and those of the operator daemon."""
     view = request.app[_VIEW]
@@ -267,9 +273,10 @@ async def _metrics(request: web.Request) -> web.Response:
     with contextlib.suppress(AgentUnavailable, DataPlaneUnavailable, NotDone, TimeoutError):
         async with asyncio.timeout(_METRICS_TIMEOUT_S):
             text = await view.agent_metrics()
-    with contextlib.suppress(AgentUnavailable):
-        status = await view.status()
-    return web.Response(body=exposition(status, text, view.registry()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+    with contextlib.suppress(AgentUnavailable, TimeoutError):
+        async with asyncio.timeout(_METRICS_TIMEOUT_S):
+            status = await view.status()
+    return web.Response(body=exposition(status, text, view.registry(), view.health_known()), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
 def _yes_or_no(request: web.Request, name: str) -> bool | None:

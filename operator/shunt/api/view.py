@@ -31,7 +31,7 @@ class AgentView(Protocol):
     async def status(self) -> dict[str, Any]:
         """The agent as a whole.
 
-        {version, agent: {reachable, age_s, error, epoch, pid}, ready, problems: [{code, message, since_s}], role, uptime_s, control: [socket],
+        {version, agent: {reachable, age_s, error, epoch, pid}, ready, problems: [{code, severity, subject, message, remedy, since_s}], role, uptime_s, control: [socket],
         relays: [{name, address, alive, sessions, version, keepalive, packets_relayed}], data_plane: {target, connected, name, entries, capacity,
         ours, orphans, lacks: [sentence], …} or None, calls: number, streams: {state: number}, packets: {data_plane, relay}, commands: {command:
         number}, sip_trace: {messages, byes, blocked, malformed} or None, …}; of this daemon events, history, cdr and homer.
@@ -39,7 +39,15 @@ class AgentView(Protocol):
         ...
 
     async def problems(self) -> list[str]:
-        """Why the agent cannot be answered for now; none: it can."""
+        """Why calls are not served as they should be: a code and a cause each; none: nothing is known to be wrong."""
+        ...
+
+    async def health(self) -> dict[str, Any]:
+        """The judgement of now (shunt.health): {verdict, findings: [{code, severity, subject, message, remedy, since_s}], unknown: [{code, message}]}."""
+        ...
+
+    def health_known(self) -> dict[str, Any]:
+        """As `health`, by what was read last."""
         ...
 
     async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:

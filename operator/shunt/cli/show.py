@@ -215,11 +215,11 @@ def status(status: dict[str, Any]) -> None:
 
 
 def _attention(status: dict[str, Any]) -> list[str]:
-    """What an operator should see to, and that of an agent that does not answer what follows is old."""
+    """What an operator should see to, with what to do; and that of an agent that does not answer what follows is old."""
     agent = status.get("agent") or {}
-    lines = [f"!! {problem['message']}" for problem in status.get("problems") or () if problem["code"] != "agent-unreachable"]
+    lines = [line for problem in status.get("problems") or () for line in (f"!! {problem['message']}", f"   {problem['remedy']}" if problem.get("remedy") else "") if line]
     if agent.get("reachable") is False:
-        lines.insert(0, f"!! The agent does not answer: what follows is {duration(agent['age_s'])} old. {agent['error']}")
+        lines.append(f"What follows is {duration(agent['age_s'])} old.")
     return lines
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import parser as openmetrics
+
+from shunt.health.finding import CODES
 
 _PARTS = {"history": "Call history", "cdr": "Call records", "homer": "Packets to Homer"}
 
@@ -40,8 +42,20 @@ def _own(status: dict[str, Any]) -> Iterator[Metric]:
             yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
 
 
-def exposition(status: dict[str, Any], agent: str | None, counted: CollectorRegistry) -> bytes:
-    """The text format 0.0.4. status: of the REST API; agent: the agent's own metrics as OpenMetrics text, None: it does not answer; counted: metrics.instruments."""
+def _health(judged: Mapping[str, Any]) -> Iterator[Metric]:
+    """1 for each code of which there is a finding, 0 for the others; none where it is not known."""
+    found, unknown = {finding["code"] for finding in judged["findings"]}, {one["code"] for one in judged["unknown"]}
+    problem = GaugeMetricFamily("shunt_health_problem", "Whether the judgement of health has a finding with this code", labels=["code", "severity"])
+    for code, what in CODES.items():
+        if code in found or code not in unknown:
+            problem.add_metric([code, what.severity], float(code in found))
+    yield problem
+    yield GaugeMetricFamily("shunt_health_unknown", "Codes that could not be judged", value=len(unknown))
+
+
+def exposition(status: dict[str, Any], agent: str | None, counted: CollectorRegistry, judged: Mapping[str, Any]) -> bytes:
+    """The text format 0.0.4. status, judged: status and health of the REST API; agent: the agent's own metrics as OpenMetrics text, None: it does not answer;
+    counted: metrics.instruments."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_OfAgent(agent, list(_own(status))))
+    registry.register(_OfAgent(agent, [*_own(status), *_health(judged)]))
     return generate_latest(registry) + generate_latest(counted)

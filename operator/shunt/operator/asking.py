@@ -24,17 +24,22 @@ class Agent:
         self._status: Status | None = None
         self._read = 0.0
 
-    async def status(self) -> tuple[Status, float, str | None]:
-        """The status, its age in seconds, and why it could not be read anew (None: it was). Raises AgentUnavailable where none was ever read."""
+    async def attempt(self) -> tuple[Status | None, float, str | None]:
+        """The last status that was read (None: none ever was), its age in seconds, and why it could not be read anew (None: it was)."""
         error: str | None = None
         try:
             self._status = await self.client.status()
             self._read = time.monotonic()
         except (AgentUnreachable, AgentError) as failure:
             error = str(failure)
-        if self._status is None:
-            raise AgentUnavailable(f"the agent has not answered yet: {error}")
         return self._status, time.monotonic() - self._read, error
+
+    async def status(self) -> tuple[Status, float, str | None]:
+        """As attempt. Raises AgentUnavailable where no status was ever read."""
+        status, age_s, error = await self.attempt()
+        if status is None:
+            raise AgentUnavailable(f"the agent has not answered yet: {error}")
+        return status, age_s, error
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:

@@ -16,10 +16,12 @@ from shunt.events.bus import EventBus
 from shunt.events.history import History
 from shunt.events.log import log_event
 from shunt.export.homer import HomerExport
+from shunt.health.facts import Own
 from shunt.metrics import instruments
 from shunt.metrics.instruments import Instruments
 from shunt.operator import dialogs as dialog_events
 from shunt.operator import endings as ending_events
+from shunt.operator import health
 from shunt.operator import records as record_files
 from shunt.operator.asking import TIMEOUT_S, Agent
 from shunt.operator.conferences import service as conferences
@@ -28,6 +30,7 @@ from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import Endings
 from shunt.operator.files import FolderLock
 from shunt.operator.follow import Follower
+from shunt.operator.health import Health
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
@@ -64,6 +67,7 @@ class Daemon:
         if config.conference is not None:
             callers = self._rooms.callers if self._rooms is not None else None
             self._conferences = Conferences(config.conference, agent, self._client, self._records, config.quality.delay_ms, callers)
+        self._health = Health(config, agent, self._client, self._own)
         view = OperatorView(
             config=config,
             agent=agent,
@@ -74,6 +78,7 @@ class Daemon:
             instruments=self._instruments,
             records=self._records,
             homer=self._homer,
+            health=self._health,
             conferences=self._conferences,
             rooms=self._rooms,
         )
@@ -85,6 +90,7 @@ class Daemon:
         await self._api.start()
         following: asyncio.Task[None] | None = None
         writing: asyncio.Task[None] | None = None
+        watching: asyncio.Task[None] | None = None
         try:
             if self._homer is not None:
                 await self._homer.start()
@@ -94,12 +100,14 @@ class Daemon:
                 self._rooms.start()
             supervisor.tell(READY=1)
             following = asyncio.create_task(self._follow())
+            watching = asyncio.create_task(keep_running("health", self._health.run))
             if self._records is not None:
                 writing = asyncio.create_task(keep_running("call records", self._records.run))
             async with supervisor.signs_of_life():
                 await following
         finally:
             supervisor.tell(STOPPING=1)
+            await _cancelled(watching)
             await _cancelled(following)
             if self._records is not None:
                 await self._records.close()
@@ -113,6 +121,7 @@ class Daemon:
             await self._records.recover()
         self._bus.subscribe(self._history)
         self._bus.subscribe(self._dialogs, dialog_events.KINDS)
+        self._bus.subscribe(self._health.sightings, health.KINDS)
         if self._conferences is not None:
             self._conferences.rebuild(self._bus)
         await self._follower.rebuild()
@@ -146,6 +155,18 @@ class Daemon:
         save = partial(self._position.save, target)
         with contextlib.suppress(OSError):  # said by Position, and tried again
             await (self._records.in_thread(save) if self._records is not None else asyncio.to_thread(save))
+
+    def _own(self) -> Own:
+        """What there is to judge of this daemon."""
+        events, records, position = self._follower.view(), self._records, self._position
+        gaps = [f"events {gap['from']} to {gap['first'] - 1} are missing ({gap['reason']})" for gap in events["gaps"]]
+        return Own(
+            rebuilding=events["rebuilding"],
+            events_error="" if events["connected"] else events["error"] or "not connected",
+            gaps=gaps,
+            records_error="" if records is None else records.error or "",
+            position_error="" if position.error is None else f"{position.path}: {position.error}",
+        )
 
     async def _room(self) -> None:
         if self._records is not None:

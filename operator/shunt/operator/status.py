@@ -27,7 +27,6 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "version": status["version"],
         "agent": {"reachable": fresh, "age_s": round(age_s, 3), "error": error, "epoch": status["epoch"], "pid": status["pid"]},
         "ready": status["ready"] if fresh else None,
-        "problems": problems(status, error),
         "role": "alone" if status["role"] == "single" else status["role"],
         "uptime_s": round(status["uptime_s"], 3),
         "control": status["control"],
@@ -55,12 +54,6 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "limits": dict(status["limits"]) | {name: status["limits"][theirs] for theirs, name in _LIMITS.items() if theirs in status["limits"]},
         "table_batches": None if (writes := status["table_writes"]) is None else dict(writes),
     }
-
-
-def problems(status: Mapping[str, Any], error: str | None) -> list[dict[str, Any]]:
-    """What an operator should see to: {code, message, since_s}."""
-    found = [dict(problem) for problem in status["problems"]]
-    return found if error is None else [{"code": "agent-unreachable", "message": error, "since_s": None}, *found]
 
 
 def _data_plane(plane: Mapping[str, Any] | None, fresh: bool) -> dict[str, Any] | None:

@@ -27,10 +27,11 @@ from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs, Found
 from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
+from shunt.operator.health import Health
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
-from shunt.operator.status import drain_view, problems, status_view
+from shunt.operator.status import drain_view, status_view
 from shunt.quality.now import call_now
 from shunt.quality.report import call_quality
 
@@ -75,13 +76,14 @@ class OperatorView:
         instruments: Instruments,
         records: Records | None,
         homer: HomerExport | None,
+        health: Health,
         conferences: Conferences | None = None,
         rooms: RoomService | None = None,
     ) -> None:
         self.conferences = conferences
         self.rooms = rooms
         self.drain = RemoteDrain(agent)
-        self._config, self._agent, self._follower, self._position = config, agent, follower, position
+        self._config, self._agent, self._follower, self._position, self._health = config, agent, follower, position, health
         self._history, self._dialogs, self._instruments, self._records, self._homer = history, dialogs, instruments, records, homer
 
     # -- the agent as a whole -------------------------------------------------------------------------
@@ -89,9 +91,16 @@ class OperatorView:
     async def status(self) -> dict[str, Any]:
         """As AgentView.status; the last one known, with its age, while the agent does not answer. Raises AgentUnavailable where there is none."""
         status, age_s, error = await self._agent.status()
-        found = status_view(status, age_s, error) | self._own()
-        found["problems"] = [*found["problems"], *self._own_problems()]
-        return found
+        judged = await self._health.judged(status, error)
+        return status_view(status, age_s, error) | self._own() | {"problems": [finding.view() for finding in judged.findings]}
+
+    async def health(self) -> dict[str, Any]:
+        """As AgentView.health."""
+        return (await self._health.judgement()).view()
+
+    def health_known(self) -> dict[str, Any]:
+        """As AgentView.health_known."""
+        return self._health.last().view()
 
     def _own(self) -> dict[str, Any]:
         """What there is to say of this daemon."""
@@ -103,33 +112,9 @@ class OperatorView:
             "homer": None if homer is None else {"sent": homer.sent, "dropped": homer.dropped},
         }
 
-    def _own_problems(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-
-        def add(code: str, message: str, since_s: int | None = None) -> None:
-            found.append({"code": code, "message": message, "since_s": since_s})
-
-        events = self._follower.view()
-        if events["rebuilding"]:
-            add("events-rebuilding", "the history is being read from the agent's event log")
-        elif not events["connected"]:
-            add("events-unreachable", f"the agent's events do not come: {events['error'] or 'not connected'}", int(events["age_s"]))
-        for gap in events["gaps"]:
-            add("events-missing", f"events {gap['from']} to {gap['first'] - 1} are missing ({gap['reason']})", int(time.time() - gap["noticed"]))
-        if self._records is not None and self._records.error is not None:
-            add("records-waiting", f"call records cannot be written: {self._records.error}")
-        if self._position.error is not None:
-            add("position-not-kept", f"{self._position.path}: {self._position.error}")
-        return found
-
     async def problems(self) -> list[str]:
-        """Why this daemon cannot answer for the agent now; none: it can."""
-        try:
-            status, _, error = await self._agent.status()
-        except AgentUnavailable as unavailable:
-            return [str(unavailable)]
-        found = [f"{problem['code']}: {problem['message']}" for problem in problems(status, error)]
-        return found if error is not None or not status["ready"] else []
+        """As AgentView.problems."""
+        return [f"{finding.code}: {finding.cause}" for finding in (await self._health.judgement()).failed]
 
     def registry(self) -> CollectorRegistry:
         """Metrics that are counted as events come."""
