@@ -12,11 +12,13 @@ from shunt.api.view import AgentUnavailable, DataPlaneUnavailable
 from shunt.config.load import ConfigError, loads
 from shunt.config.model import Config
 from shunt.events.history import History
+from shunt.health.facts import Own
 from shunt.metrics.instruments import Instruments
 from shunt.operator import dialogs as dialog_events
 from shunt.operator.asking import Agent
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.follow import Follower
+from shunt.operator.health import Health
 from shunt.operator.position import Position
 from shunt.operator.view import OperatorView
 from tests.tools.telling import CALLER, TO_CALLER, JSON, Telling, counters, leg, line, offloaded, relayed, sdp, snapshot, unheard
@@ -65,8 +67,10 @@ class Watched(Telling):
         self.bus.subscribe(history)
         self.bus.subscribe(dialogs, dialog_events.KINDS)
         follower = Follower(self.agency, self.bus, position, _room)
+        agent = Agent(self.agency)
+        health = Health(config, agent, self.agency, Own)
         self.view = OperatorView(
-            config=config, agent=Agent(self.agency), follower=follower, position=position, history=history, dialogs=dialogs, instruments=Instruments(), records=None, homer=None
+            config=config, agent=agent, follower=follower, position=position, history=history, dialogs=dialogs, instruments=Instruments(), records=None, homer=None, health=health
         )  # fmt: skip
 
     async def history(self) -> JSON:
