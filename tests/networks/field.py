@@ -245,16 +245,6 @@ class Field:
             packet = HepPacket(Endpoint.of(*source), Endpoint.of(*destination), message.encode())
             self._hep.sendto(encode_hep(packet), ("127.0.0.1", HEP_PORT))
 
-    async def streams(self, call: Call) -> dict[str, tuple[str, str]]:
-        """State and reason of the RTP streams of a call, by their direction; nothing where Shunt does not run."""
-        if not self.with_shunt:
-            return {}
-        from shunt.admin import AdminClient
-
-        async with AdminClient(str(self.lab.admin)) as admin:
-            view = await admin.call(call.call_id)
-        return {str(s["direction"]): (str(s["state"]), str(s["reason"])) for line in view["media"] for s in line["streams"] if s["component"] == "rtp"}
-
     async def close(self) -> None:
         """Hang up all calls and close the phones; the lab goes on."""
         for call in self._made:
@@ -292,6 +282,6 @@ class Row:
 
     name: str
     play: Play
-    relays: tuple[str, ...] = ("rtpproxy", "rtpengine")
+    relays: tuple[str, ...] = ("rtpproxy", "rtpengine", "shunt-relay")
     more: int = 5
     """Packets of one direction that Shunt may lose beyond what the relay alone loses."""

@@ -53,13 +53,14 @@ async def _play(lab: Lab, command: str, undo: str, before: bool) -> list[Sent]:
             await _until(lab, call, "offloaded", "offloaded")
             field.topology.run("edge", "sh", "-c", command)
         await _until(lab, call, "offloaded", "host-policy")
-        sent, heard = len(call.caller.sent), call.callee.received[call.caller.ssrc]
+        sent, heard = len(call.caller.sent), call.callee.heard(call.caller)
         await asyncio.sleep(1.0)
-        after = Sent("caller → callee", len(call.caller.sent) - sent, call.callee.received[call.caller.ssrc] - heard)
+        after = Sent("caller → callee", len(call.caller.sent) - sent, call.callee.heard(call.caller) - heard)
         field.topology.run("edge", "sh", "-c", undo)
         await _until(lab, call, "offloaded", "offloaded")
         return [after, *await call.settle()]
     finally:
+        field.topology.run("edge", "sh", "-c", f"{undo}; true")
         await field.close()
 
 
