@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shunt.doctor.facts import Network, Policy, Unknown
+from shunt.doctor.facts import Agent, Network, Policy, Unknown
 from shunt.doctor.host import output as host
 from shunt.doctor.output import check
 from tests.doctor.hosts import by_subject, config, facts
@@ -40,6 +40,21 @@ def test_interfaces_without_the_program(networks: list[Network], verdict: str, w
     finding = by_subject(check(config(), facts(networks=tuple(networks))))["parties elsewhere"]
     assert finding.verdict == verdict and words in finding.found and "not-in-data-plane" in finding.found
     assert (finding.advice != "") == (verdict == "warn")
+
+
+@pytest.mark.parametrize(
+    ("agent", "verdict", "words"),
+    [
+        (Agent("0.2.0"), "ok", "no stream"),
+        (Agent("0.2.0", unseen=3), "warn", "3 streams stay on the relay"),
+        (Unknown("why"), "unknown", "why"),
+    ],
+)
+def test_streams_that_the_data_plane_does_not_see(agent: Agent | Unknown, verdict: str, words: str) -> None:
+    assert "unseen parties" not in by_subject(check(config(), facts(agent=None)))
+    finding = by_subject(check(config(), facts(agent=agent)))["unseen parties"]
+    assert finding.verdict == verdict and words in finding.found
+    assert ("softswitch.interfaces" in finding.advice) == (verdict == "warn")
 
 
 def test_the_words_of_ip() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from shunt.doctor.facts import Unit, Unknown
+from shunt.doctor.facts import Agent, Unit, Unknown
 from shunt.doctor.finding import Finding
 from shunt.doctor.services import PLANE, check
 from tests.doctor.hosts import SHUNT, by_subject, config, facts
@@ -58,6 +58,6 @@ def test_versions() -> None:
     assert "0.1.0" in versions["shunt-agent"].found
     assert [versions[name].verdict for name in programs] == ["fail", "fail"]
     assert found(programs=programs | {"shunt-agent": Unknown("no libelf")})["shunt-agent"] == Finding("unknown", "shunt-agent", "no libelf")
-    assert found(agent="0.2.0")["running agent"].verdict == "ok"
-    assert found(agent="0.1.9")["running agent"].verdict == "warn"
+    assert found(agent=Agent("0.2.0"))["running agent"].verdict == "ok"
+    assert found(agent=Agent("0.1.9"))["running agent"].verdict == "warn"
     assert found(agent=Unknown("Permission denied"))["running agent"].verdict == "unknown"

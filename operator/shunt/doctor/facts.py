@@ -174,6 +174,14 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class Agent:
+    """A running agent. unseen: RTP streams whose packets the relay receives and the data plane does not see (`not-in-data-plane`)."""
+
+    version: str
+    unseen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RelayAnswer:
     """What a relay says. version: of V, or "rtpengine". can: answers to VF by date. error: why there is none."""
 
@@ -233,7 +241,7 @@ class Facts:
     groups: Mapping[str, int | None]
     units: tuple[Unit, ...]
     programs: Mapping[str, str | None | Unknown]
-    agent: str | None | Unknown
+    agent: Agent | None | Unknown
     target: Connection | Unknown | None
     relays: Mapping[str, RelayAnswer | Unknown]
     redis: RedisAnswer | Unknown | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shunt.calls.reasons import NOT_IN_DATA_PLANE
 from shunt.config.model import Config
-from shunt.doctor.facts import Facts, Network, Policy, Unknown
+from shunt.doctor.facts import Agent, Facts, Network, Policy, Unknown
 from shunt.doctor.finding import Finding
 
 _SHOWN = 3
@@ -34,6 +35,22 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
             if of_kind := [policy for policy in facts.policies if policy.kind == kind]:
                 yield Finding("warn", subject, f"{_listed(of_kind)}: {effect} (host-policy)", _ADVICE[kind])
     yield _elsewhere(config.softswitch.interfaces, facts)
+    if facts.agent is not None:
+        yield _unseen(facts.agent)
+
+
+def _unseen(agent: Agent | Unknown) -> Finding:
+    subject = "unseen parties"
+    if isinstance(agent, Unknown):
+        return Finding("unknown", subject, agent.reason)
+    if not agent.unseen:
+        return Finding("ok", subject, f"no stream stays on the relay because the data plane does not see its packets ({NOT_IN_DATA_PLANE})")
+    found = f"{agent.unseen} streams stay on the relay: it receives a party's packets, and the data plane does not ({NOT_IN_DATA_PLANE})"
+    advice = (
+        f"`shunt calls --reason {NOT_IN_DATA_PLANE}` lists their calls. If the packets come by an interface without the program, add it to softswitch.interfaces; "
+        "if this host's destination NAT redirects them, list the address before it in relays[].media. A party on this host or in a container on it stays on the relay"
+    )
+    return Finding("warn", subject, found, advice)
 
 
 def _listed(policies: list[Policy]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shunt import __version__
 from shunt.config.model import Config
 from shunt.config.values import SocketAddress
-from shunt.doctor.facts import Facts, Unit, Unknown
+from shunt.doctor.facts import Agent, Facts, Unit, Unknown
 from shunt.doctor.finding import Finding
 
 USER = "shunt"
@@ -119,12 +119,12 @@ def _program(name: str, found: str | None | Unknown) -> Finding:
     return Finding("ok", name, f"version {found}")
 
 
-def _agent(found: str | Unknown | None) -> Finding:
+def _agent(found: Agent | Unknown | None) -> Finding:
     subject = "running agent"
     if found is None:
         return Finding("ok", subject, "none")
     if isinstance(found, Unknown):
         return Finding("unknown", subject, found.reason)
-    if found != __version__:
-        return Finding("warn", subject, f"version {found}, but {__version__} is installed", "systemctl restart shunt-agent; calls go on")
-    return Finding("ok", subject, f"version {found}")
+    if found.version != __version__:
+        return Finding("warn", subject, f"version {found.version}, but {__version__} is installed", "systemctl restart shunt-agent; calls go on")
+    return Finding("ok", subject, f"version {found.version}")

@@ -15,9 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from shunt.admin.client import AdminClient
 from shunt.admin.errors import AdminError, AgentUnreachable
+from shunt.calls.reasons import NOT_IN_DATA_PLANE
 from shunt.config.model import Journal
 from shunt.config.values import SocketAddress, host_port
-from shunt.doctor.facts import Connection, RedisAnswer, RelayAnswer, Unknown
+from shunt.doctor.facts import Agent, Connection, RedisAnswer, RelayAnswer, Unknown
 
 LIMIT_S = 1.0
 _REPEAT_S = 0.3
@@ -198,12 +199,13 @@ def _redis_ask(link: socket.socket, *words: str) -> str:
     return answer.decode(errors="replace").strip()
 
 
-def agent(socket_path: str) -> str | None | Unknown:
-    """The version of the agent behind an admin socket; None: nobody listens there."""
+def agent(socket_path: str) -> Agent | None | Unknown:
+    """The agent behind an admin socket; None: nobody listens there."""
 
-    async def ask() -> str:
+    async def ask() -> Agent:
         async with AdminClient(socket_path, LIMIT_S) as admin:
-            return str((await admin.status())["version"])
+            status = await admin.status()
+        return Agent(str(status["version"]), sum(row["streams"] for row in status["streams"] if row["reason"] == NOT_IN_DATA_PLANE))
 
     if not os.path.exists(socket_path):
         return None
