@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.lab.needs import need
 from tests.lab.phone import Callee, Caller, body
 from tests.lab.processes import Edge
 from tests.lab.topology import EDGE_IP, Topology
@@ -18,9 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.netns]
 @pytest.mark.parametrize("server", ["kamailio", "opensips"])
 def test_types_of_bodies(tmp_path: Path, server: str, relay: str) -> None:
     """Each INVITE reaches the callee with the relay's address; other parts of a multipart body stay."""
-    for name in (server, relay):
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not installed")
+    need(server, relay)
     with Topology("e2e") as topology, Edge(topology, tmp_path, server, relay, data_plane=False) as edge:
         callee = Callee(topology)
         try:

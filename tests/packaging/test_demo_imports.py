@@ -32,7 +32,7 @@ allowed = {name for name, _ in seen}
 of = metadata.packages_distributions()
 for module in sorted({name.partition(".")[0] for name in sys.modules}):
     owners = {re.sub(r"[-_.]+", "-", owner).lower() for owner in of.get(module, ())}
-    if owners and not owners & allowed:
+    if owners and not owners & (allowed | {"setuptools", "pip"}):
         print(module)
 """
 
