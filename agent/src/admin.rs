@@ -254,8 +254,8 @@ impl AgentView {
         let (calls, entries) = self.core.read(|book| (book.call_count(), book.planned_count()));
         DrainStatus {
             stop: drain.map(|drain| drain.stop),
-            since_s: drain.map(|drain| self.core.clock().now().since(drain.since).as_secs_f64()),
-            group: drain.is_some_and(|drain| drain.outlives),
+            since_s: drain.map(|drain| self.core.clock().wall().saturating_sub(drain.since).as_secs_f64()),
+            group: drain.is_some_and(|drain| drain.group),
             calls: calls as u64,
             entries: entries as u64,
         }

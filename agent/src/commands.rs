@@ -166,10 +166,6 @@ impl Commands {
         for call_id in command.session().map(|session| session.call_id).into_iter().chain(copied) {
             self.core.restorer().restore_call(&self.core, call_id).await;
         }
-        if self.core.refuses(command) {
-            self.core.stats.refused_draining.inc();
-            return (None, Some(error_reply(ErrorCode::DRAINING)));
-        }
         let (step, waits) = self.core.command(command);
         let known = match step {
             Step::Answer(reply) => return (None, Some(reply)),

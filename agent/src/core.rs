@@ -13,6 +13,7 @@ use crate::standby::Pair;
 use crate::stats::Stats;
 use crate::tasks::ticks;
 use crate::turns::Turns;
+use serde::{Deserialize, Serialize};
 use shunt_admin::{AgentWhat, Audit, CallWhat, LinkWhat, StopOf};
 use shunt_calls::{
     After, Book, Comparison, Decision, Happening, Idle, LineId, Notice, Outcome, PortHeld, Purpose, Reading, Refusal, RelayEntry, RelayId,
@@ -24,9 +25,11 @@ use shunt_net::{Endpoint, FiveTuple};
 use shunt_notify::{Notifier, Permit};
 use shunt_plane::{Plane, Written};
 use shunt_rtpproxy::capability::KeepAlive;
-use shunt_rtpproxy::{Command, NotifyTarget, Request};
+use shunt_rtpproxy::{Command, NotifyTarget};
 use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
@@ -45,7 +48,7 @@ const KEYS_AT_ONCE: usize = 1000;
 const GATHER: Duration = Duration::from_millis(500);
 /// How long a reply waits for the data plane's counters; then the latest that are known are added.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
-/// Its name in the journal.
+/// The name of a group's drain in the journal.
 const DRAIN: &str = "drain";
 /// How often the journal's state is looked at.
 const JOURNAL_EVERY: Duration = Duration::from_millis(100);
@@ -65,6 +68,7 @@ pub struct Core {
     notifier: Mutex<Notifier>,
     permit: Permit,
     events: Events,
+    drain_file: PathBuf,
     pub stats: Stats,
     /// Of commands by NG, and of the agent's own questions about their calls.
     pub ng_turns: Turns,
@@ -98,13 +102,14 @@ impl State {
     }
 }
 
-/// What draining stops.
-#[derive(Clone, Copy, Debug)]
+/// What draining stops. The journal keeps a group's drain, a file that of a single agent.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Drain {
     pub stop: StopOf,
-    pub since: Time,
-    /// It goes on where another agent of the group takes over.
-    pub outlives: bool,
+    /// Unix time.
+    pub since: Duration,
+    /// Another agent of the group goes on draining after a take-over.
+    pub group: bool,
 }
 
 /// Those that carry decisions out.
@@ -117,6 +122,8 @@ pub struct Parts {
     pub pair: Option<Arc<Pair>>,
     pub permit: Permit,
     pub events: Events,
+    /// Keeps the drain of an agent without a group over its restarts.
+    pub drain_file: PathBuf,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,6 +152,7 @@ impl Core {
             notifier: Mutex::default(),
             permit: parts.permit,
             events: parts.events,
+            drain_file: parts.drain_file,
             stats: Stats::new(),
             ng_turns: Turns::default(),
             data_plane: data_plane::State::default(),
@@ -372,12 +380,14 @@ impl Core {
 
     /// Another agent of the group is in charge: nothing is written any more.
     pub fn abandon(&self, why: &str) {
+        self.tell_drain_ends();
         self.events.agent(AgentWhat::Standby, why);
         self.events.close();
     }
 
     /// Deliver the notices of time-outs that are queued.
     pub async fn close(&self) {
+        self.tell_drain_ends();
         let notifier = std::mem::take(&mut *lock(&self.notifier));
         notifier.close().await;
         if let Some(journal) = &self.journal {
@@ -719,63 +729,95 @@ impl Core {
         lock(&self.state).drain
     }
 
-    /// Stop something, or nothing any more. `outlives`: also where another agent of the group takes over.
-    pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>, outlives: bool) {
-        let since = self.clock.now();
-        lock(&self.state).drain = stop.map(|stop| Drain { stop, since, outlives });
+    /// Begins draining, or ends it (`None`), and keeps that for the next start. `group`: another agent of the group goes on draining after a take-over.
+    pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>, group: bool) {
+        let since = self.clock.wall();
+        self.apply_drain(stop.map(|stop| Drain { stop, since, group }), "");
         self.keep_drain();
-        let what = if stop.is_some() {
+    }
+
+    /// Drains until the agent's end, unless the operator drains it already.
+    pub fn drain_to_stop(self: &Arc<Self>) {
+        if self.drain().is_none() {
+            let since = self.clock.wall();
+            let (stop, group) = (StopOf::Calls, false);
+            self.apply_drain(Some(Drain { stop, since, group }), "the agent was told to stop");
+        }
+    }
+
+    fn apply_drain(self: &Arc<Self>, drain: Option<Drain>, detail: &str) {
+        lock(&self.state).drain = drain;
+        let what = if drain.is_some() {
             AgentWhat::DrainBegun
         } else {
             AgentWhat::DrainEnded
         };
-        self.events.agent(what, "");
-        self.update(|book, _| (book.set_draining(stop.is_some()), Vec::new()));
-        if stop.is_none() {
+        self.events.agent(what, detail);
+        self.update(|book, _| (book.set_draining(drain.is_some()), Vec::new()));
+        if drain.is_none() {
             self.look_at_all();
         }
     }
 
-    /// Have the next agent of the group know what draining stops.
     fn keep_drain(&self) {
-        let Some(journal) = self.journal.as_ref().filter(|_| self.pair.is_some()) else {
+        let drain = self.drain();
+        if self.pair.is_some() {
+            let Some(journal) = &self.journal else { return };
+            match drain.filter(|drain| drain.group).map(|drain| serde_json::to_vec(&drain)) {
+                Some(Ok(text)) => journal.documents().put(DRAIN, text),
+                _ => journal.documents().remove(DRAIN),
+            }
             return;
+        }
+        let kept = match drain.map(|drain| serde_json::to_vec(&drain)) {
+            Some(Ok(text)) => std::fs::write(&self.drain_file, text),
+            _ => match std::fs::remove_file(&self.drain_file) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            },
         };
-        match self
-            .drain()
-            .filter(|drain| drain.outlives)
-            .map(|drain| serde_json::to_vec(&drain.stop))
-        {
-            Some(Ok(text)) => journal.documents().put(DRAIN, text),
-            _ => journal.documents().remove(DRAIN),
+        if let Err(error) = kept {
+            let file = self.drain_file.display();
+            tracing::error!("{file}: {error}: the next start of the agent does not know whether to drain");
         }
     }
 
-    /// Go on draining as the agent in charge before this one.
-    pub fn restore_drain(self: &Arc<Self>, documents: &[(String, Vec<u8>)]) {
-        let kept = documents.iter().find(|(name, _)| name == DRAIN);
-        if let Some(stop) = kept.and_then(|(_, text)| serde_json::from_slice(text).ok()) {
-            tracing::warn!("draining goes on, as the agent in charge before this one was told");
-            self.set_drain(Some(stop), true);
+    /// Goes on draining as before the restart of an agent without a group.
+    pub fn restore_own_drain(self: &Arc<Self>) {
+        match std::fs::read(&self.drain_file) {
+            Ok(text) => self.restore_drain(&text, "as before the restart"),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => self.tell_drain_lost(&error.to_string()),
         }
     }
 
-    /// Whether a session that is not known is refused: the agent drains, and the SIP server is to take another relay.
-    #[must_use]
-    pub fn refuses(&self, command: &Command) -> bool {
-        let Request::Update(media) = &command.request else { return false };
-        let state = lock(&self.state);
-        state.drain.is_some_and(|drain| drain.stop == StopOf::Calls) && state.book.line_of(&media.session).is_none()
+    /// Goes on draining as the group's agent in charge before this one.
+    pub fn restore_group_drain(self: &Arc<Self>, documents: &[(String, Vec<u8>)]) {
+        if let Some((_, text)) = documents.iter().find(|(name, _)| name == DRAIN) {
+            self.restore_drain(text, "as the agent in charge before this one");
+        }
     }
 
-    /// The same for an offer by NG.
-    #[must_use]
-    pub fn refuses_ng(&self, command: &shunt_ng::Command) -> bool {
-        let (shunt_ng::Verb::Offer, Some(call_id)) = (command.verb, command.call_id.as_deref()) else {
-            return false;
-        };
-        let state = lock(&self.state);
-        state.drain.is_some_and(|drain| drain.stop == StopOf::Calls) && state.book.relay_of_call(call_id).is_none()
+    fn restore_drain(self: &Arc<Self>, text: &[u8], why: &str) {
+        match serde_json::from_slice(text) {
+            Ok(drain) => {
+                tracing::warn!("draining goes on {why}: no new stream is offloaded; `shunt drain nothing` ends it");
+                self.apply_drain(Some(drain), why);
+            }
+            Err(error) => self.tell_drain_lost(&error.to_string()),
+        }
+    }
+
+    fn tell_drain_lost(&self, error: &str) {
+        tracing::error!("draining has ended with the restart: what was kept of it cannot be read: {error}");
+        self.events.agent(AgentWhat::DrainEnded, error);
+    }
+
+    /// Logs that an agent of a group takes its own drain with it.
+    fn tell_drain_ends(&self) {
+        if self.pair.is_some() && self.drain().is_some_and(|drain| !drain.group) {
+            tracing::warn!("draining ends: the agent of the group that takes over does not drain");
+        }
     }
 
     /// End a call. Returns whether there is such a call.

@@ -212,7 +212,6 @@ pub fn limits(core: &Core) -> BTreeMap<String, u64> {
         ("commands_expired", Some(stats.commands_expired.get())),
         ("ports_held", Some(stats.ports_held.get())),
         ("ports_refused", Some(stats.ports_refused.get())),
-        ("refused_draining", Some(stats.refused_draining.get())),
         ("scanners_blocked", Some(stats.scanners_blocked.get())),
         ("tasks_restarted", Some(stats.tasks_restarted.get())),
         ("loop_late", Some(stats.late.get())),
@@ -308,6 +307,11 @@ impl Snapshot {
             "shunt_uptime_seconds",
             "Seconds since the agent's start",
             core.clock().uptime().as_secs_f64(),
+        )?;
+        to.gauge(
+            "shunt_agent_draining",
+            "1 while the agent drains: no new stream is offloaded",
+            f64::from(u8::from(core.drain().is_some())),
         )?;
         let limits = limits(core);
         let limits = limits.iter().map(|(name, count)| ([("limit", name.as_str())], *count));

@@ -128,10 +128,6 @@ impl NgCommands {
 
     async fn of_call(&self, command: &Command<'_>, call_id: &[u8], received: Instant) -> Answer {
         self.core.restorer().restore_call(&self.core, call_id).await;
-        if self.core.refuses_ng(command) {
-            self.core.stats.refused_draining.inc();
-            return (None, Some(draining(command)));
-        }
         let (foreseen, waits) = self.core.ng_command(command);
         let known = match foreseen {
             Ok(known) => known,
@@ -265,13 +261,4 @@ fn with_counts(reply: Vec<u8>, counted: Option<Vec<(Endpoint, shunt_calls::Count
         })
     };
     add_counts(&reply, of).unwrap_or(reply)
-}
-
-/// What a SIP server takes for "use another rtpengine": `load limit` where it says that it understands that.
-fn draining(command: &Command) -> Vec<u8> {
-    if command.options.load_limit {
-        build::load_limit("draining", command.encoding)
-    } else {
-        build::error("draining", command.encoding)
-    }
 }

@@ -192,7 +192,7 @@ async fn carry_on(core: &Arc<Core>, reader: &Reader) {
             None => tokio::time::sleep(LONGEST_WAIT).await,
         }
     };
-    core.restore_drain(&documents);
+    core.restore_group_drain(&documents);
     if let Some(conferences) = core.conferences() {
         conferences.carry_on(&documents);
     }

@@ -15,7 +15,7 @@ use crate::standby::{Front, Pair, hold_or_stand_by, host_name, this_process};
 use crate::tasks::{keep_running, ticks, watch_lateness};
 use crate::{data_plane, hashes, listings, metrics};
 use prometheus_client::registry::Registry;
-use shunt_admin::{EventLog, LogSettings, Server, ServerSettings, StopOf};
+use shunt_admin::{EventLog, LogSettings, Server, ServerSettings};
 use shunt_calls::{Book, Limits, Rate, RelayId, Settings};
 use shunt_control::{Listener, Options, Protocol, Service};
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_draining, say_ready, say_stopping};
@@ -206,8 +206,12 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
         pair: pair.as_ref().map(|(pair, _)| Arc::clone(pair)),
         permit,
         events: kept,
+        drain_file: config.admin.socket.with_extension("drain"),
     };
     let core = Core::new(clock, book, parts);
+    if pair.is_none() {
+        core.restore_own_drain();
+    }
     match restoring {
         Some(restoring) => start_journal(&core, restoring),
         None => core.set_restored(),
@@ -254,25 +258,25 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
     result.map(|()| End::Stopped(lease))
 }
 
-/// Wait until it is to stop: a signal has come, and the calls have ended where `drain_s` seconds are given to them, or a second one has come.
+/// Returns when the agent is to stop: after a signal, and once no entry is left, `drain_s` seconds have passed, or a second signal has come.
 async fn told_to_stop(core: &Arc<Core>, signals: &mut Signals, drain_s: u64) {
     signals.received().await;
     if drain_s == 0 {
         return;
     }
-    core.set_drain(Some(StopOf::Calls), false);
+    core.drain_to_stop();
     let until = Instant::now() + Duration::from_secs(drain_s);
-    tracing::info!("told to stop: new calls are refused until those that there are have ended, {drain_s} s at most");
+    tracing::info!("told to stop: new calls stay on the relay; the agent stops when no entry is left, after {drain_s} s at most");
     loop {
-        let calls = core.read(shunt_calls::Book::call_count);
-        if calls == 0 {
+        let (calls, entries) = core.read(|book| (book.call_count(), book.planned_count()));
+        if entries == 0 {
             return;
         }
         if Instant::now() >= until {
-            tracing::warn!("control.drain_on_stop_s: {drain_s} s are over; {calls} calls go on without this agent");
+            tracing::warn!("control.drain_on_stop_s: {drain_s} s are over; {calls} calls go on without this agent, with {entries} entries");
             return;
         }
-        say_draining(&format!("{calls} calls have to end before it stops"), 10 * LOOK);
+        say_draining(&format!("{entries} entries have to go before it stops"), 10 * LOOK);
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             () = signals.received() => {

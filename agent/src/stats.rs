@@ -34,7 +34,6 @@ pub struct Stats {
     pub not_understood: Counter,
     /// Sessions that a limit has refused.
     pub refused: Counter,
-    pub refused_draining: Counter,
     pub scanners_blocked: Counter,
     pub commands_expired: Counter,
     pub ports_held: Counter,
@@ -133,7 +132,6 @@ fn is_failure(reason: Reason) -> bool {
             | Reason::Rejected
             | Reason::DataPlaneUnavailable
             | Reason::Contested
-            | Reason::Draining
             | Reason::Resize
             | Reason::Playback
             | Reason::Recording

@@ -15,8 +15,9 @@ import pytest
 from shunt.admin import AdminClient, Event
 from shunt.export.hep import HepPacket, encode
 from shunt.net import Endpoint
+from tests.lab.processes import CONTROL_PORT
 from tests.agent_daemon.lab import LiveScene, live
-from tests.lab.processes import PORTS, RELAY_PORT, open_socket
+from tests.lab.processes import CONTROL_PORT, PORTS, RELAY_PORT, open_socket
 from tests.lab.topology import CALLEE_IP, CALLER_IP, EDGE_IP
 
 pytestmark = [pytest.mark.netns, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -172,12 +173,13 @@ async def test_a_party_that_falls_silent_is_told_and_found(tmp_path: Path) -> No
 
 async def test_commands_say_who_answered(tmp_path: Path) -> None:
     """The relay's name also of the command that ends a call; none where the agent answers itself; no verb where nothing is understood."""
-    async with live(tmp_path, "shunt-relay") as scene, AdminClient(str(scene.lab.admin)) as admin:
+    control = {"listen": [f"udp:127.0.0.1:{CONTROL_PORT}"], "legs_per_call": 4}
+    async with live(tmp_path, "shunt-relay", control=control) as scene, AdminClient(str(scene.lab.admin)) as admin:
         await scene.call("call-1", natted=False)
         await scene.hang_up("call-1")
         await scene.client.command("?? what is this")
-        await admin.drain("calls")
-        assert await scene.client.command("U call-2 198.51.100.1 4000 A;1") == b"E99"
+        replies = [await scene.client.command(f"U call-2 198.51.100.1 4000 {tag};1") for tag in "ABCDE"]
+        assert [reply is not None and reply.startswith(b"E") for reply in replies] == [False, False, True, True, True], replies
 
         async def refused() -> Any:
             told = [(event.facts["verb"], event.facts["relay"]) for event in await kept(admin, "control")]
@@ -186,7 +188,7 @@ async def test_commands_say_who_answered(tmp_path: Path) -> None:
         told = await until(admin, refused)
         assert [relay for verb, relay in told if verb == "D"] == ["local"], told
         assert [event.facts["command"] for event in await kept(admin, "control") if event.facts["verb"] is None] == ["?? what is this"]
-        assert (await admin.status())["limits"]["refused_draining"] == 1
+        assert (await admin.status())["limits"]["sessions_refused"] == 3
 
 
 async def test_an_operator_is_told_of_the_data_plane_and_the_relay(tmp_path: Path) -> None:

@@ -108,16 +108,33 @@ def test_configurations_that_cannot_work_are_refused(text: str, says: str) -> No
 
 
 async def test_draining(agent: Agent) -> None:
-    """New calls are refused with rtpproxy's own E99, the running one is served to its end, and the agent says when it is empty."""
+    """New calls get ports as always, the running one is served to its end, and the agent says when it is empty."""
     assert (await agent.say("Uc8 running 127.0.0.1 6000 A")).split()[0].isdigit()
     state = await agent.ask(lambda admin: admin.drain("calls"))
     assert (state["stop"], state["calls"]) == ("calls", 1)
-    assert await agent.say("Uc8 refused 127.0.0.1 6000 A") == b"E99"
+    assert (await agent.say("Uc8 new 127.0.0.1 6000 A")).split()[0].isdigit()
     assert (await agent.say("Lc8 running 127.0.0.1 7000 A B")).split()[0].isdigit()
-    assert (await agent.ask(lambda admin: admin.drain_status()))["calls"] == 1
+    assert (await agent.ask(lambda admin: admin.drain_status()))["calls"] == 2
+    assert "shunt_agent_draining 1" in await agent.ask(lambda admin: admin.metrics())
     await agent.say("D running A B")
+    await agent.say("D new A")
     await agent.until(lambda status: status["drain"]["calls"] == 0)
     await agent.ask(lambda admin: admin.end_drain())
-    assert (await agent.say("Uc8 again 127.0.0.1 6000 A")).split()[0].isdigit()
+    assert "shunt_agent_draining 0" in await agent.ask(lambda admin: admin.metrics())
     status = await agent.get()
-    assert status is not None and status["drain"]["stop"] is None and status["limits"]["refused_draining"] == 1
+    assert status is not None and status["drain"]["stop"] is None
+
+
+async def test_draining_survives_a_restart_until_it_is_ended(agent: Agent) -> None:
+    """The same stop and the same beginning after a crash; nothing once draining was ended."""
+    await agent.ask(lambda admin: admin.drain("offloads"))
+    await asyncio.sleep(0.3)
+    agent.kill()
+    await agent.start().until(lambda status: status["ready"])
+    drain = await agent.ask(lambda admin: admin.drain_status())
+    assert drain["stop"] == "offloads" and drain["since_s"] >= 0.3, drain
+    assert "draining goes on as before the restart" in agent.text()
+    await agent.ask(lambda admin: admin.end_drain())
+    agent.kill()
+    await agent.start().until(lambda status: status["ready"])
+    assert (await agent.ask(lambda admin: admin.drain_status()))["stop"] is None

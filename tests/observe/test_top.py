@@ -132,7 +132,7 @@ async def test_a_view_fits_the_terminal_and_says_what_is_wrong() -> None:
     console.print(top.screen(status, page, top.Rates(), 30))
     text = console.file.getvalue()
     assert len(text.splitlines()) <= 30
-    for words in ("DRAINING (no new calls)", "standby", "NOT CONNECTED", "DOWN"):
+    for words in ("DRAINING (no new stream is offloaded)", "standby", "NOT CONNECTED", "DOWN"):
         assert words in text, words
 
 

@@ -166,9 +166,9 @@ pub struct JournalStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StopOf {
-    /// New streams stay on the relay; those in the data plane stay there.
+    /// New streams stay on the relay; those in the data plane stay there. The agent is empty when no entry is left.
     Offloads,
-    /// New calls are answered with an error, so that the SIP server takes another relay.
+    /// The same; the agent is empty when every call has ended, those on the relay too.
     Calls,
 }
 

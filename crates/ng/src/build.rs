@@ -68,12 +68,3 @@ pub fn error(reason: &str, encoding: Encoding) -> Vec<u8> {
         encoding,
     )
 }
-
-/// What rtpengine answers to an offer beyond its limits.
-#[must_use]
-pub fn load_limit(message: &str, encoding: Encoding) -> Vec<u8> {
-    body(
-        vec![("result", text(b"load limit")), ("message", text(message.as_bytes()))],
-        encoding,
-    )
-}

@@ -88,8 +88,6 @@ pub struct Options<'a> {
     pub egress: bool,
     /// delete: an unknown call is an error.
     pub fatal: bool,
-    /// The SIP server knows the result `load limit`.
-    pub load_limit: bool,
     /// DTMF events are reported somewhere, so rtpengine must see them.
     pub dtmf_log: bool,
     /// stop recording: to be resumed.
@@ -225,7 +223,6 @@ impl<'a> Keys<'a> {
             ("ice", _) => self.options.ice = ice(word).or(self.options.ice),
             ("endpoint-learning", _) => self.options.endpoint_learning = learning(word),
             ("all", _) => self.options.all = all(word),
-            ("supports", "load-limit") => self.options.load_limit = true,
             ("drop-traffic", "start") => self.need(true, Needs::DROP_TRAFFIC),
             ("osrtp", "offer" | "offer-rfc" | "offer-legacy") => self.need(true, Needs::SRTP),
             ("bundle", "accept") => self.accepts_bundle = true,

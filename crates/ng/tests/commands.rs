@@ -242,7 +242,7 @@ fn options_by_flags_and_keys() {
     with("offer", &keys, |command| {
         let options = &command.options;
         assert!(options.strict_source && options.media_handover && options.asymmetric && options.symmetric && options.port_latching);
-        assert!(!options.no_port_latching && !options.trust_address && options.load_limit && options.dtmf_log);
+        assert!(!options.no_port_latching && !options.trust_address && options.dtmf_log);
         assert_eq!(options.rtcp_mux, RtcpMux::OFFER | RtcpMux::REQUIRE);
         assert_eq!(
             (options.endpoint_learning, options.all),

@@ -43,7 +43,7 @@ class State(enum.Enum):
 
 
 class Stop(enum.Enum):
-    """What draining stops. OFFLOADS: no stream goes into the data plane any more, calls are served. CALLS: new calls are refused too."""
+    """What draining stops. New streams stay on the relay. The agent is empty when no entry is left (OFFLOADS), or no call either (CALLS)."""
 
     OFFLOADS = "offloads"
     CALLS = "calls"

@@ -1,4 +1,4 @@
-"""`shunt drain`: stop new offloads or new calls, and wait until nothing is left."""
+"""`shunt drain`: leave new streams on the relay, and wait until nothing is left."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def text(answer: dict[str, Any]) -> str:
     """One line for people."""
     if answer["stop"] is None:
         return f"not draining; {answer['calls']} calls, {answer['entries']} entries in the data plane"
-    if answer["empty"]:
-        return f"draining (no new {answer['stop']}): empty" + (f"; {answer['calls']} calls on the relay" if answer["calls"] else "")
-    return f"draining (no new {answer['stop']}): {answer['calls']} calls, {answer['entries']} entries left"
+    left = f"{answer['calls']} calls, {answer['entries']} entries left"
+    until = "no entry is left" if answer["stop"] == "offloads" else "no call is left, those on the relay too"
+    return f"draining, no new stream is offloaded: {f'empty; {left}' if answer['empty'] else f'{left}; empty when {until}'}"
 
 
 def echo(answer: dict[str, Any]) -> None:

@@ -456,9 +456,9 @@ def status(client: Client, as_json: bool) -> None:
 @click.option("--wait", is_flag=True, help="Return only when the agent is empty.")
 @_asks_agent
 def drain(client: Client, as_json: bool, stop: str | None, wait: bool) -> None:
-    """Drain the agent before maintenance: stop new "offloads" or new "calls", or end draining with "nothing".
+    """Drain the agent before maintenance: no new stream is offloaded, and the relay carries the media of new calls.
 
-    Without an argument: show what is left.
+    The agent is empty when no entry is left ("offloads"), or no call either ("calls"). "nothing" ends draining. Without an argument: show what is left.
     """
     from shunt.cli import drain as draining
 

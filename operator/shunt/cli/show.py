@@ -192,9 +192,10 @@ def status(status: dict[str, Any]) -> None:
     for line in _attention(status):
         click.echo(printable(line))
     role = "" if status.get("role") in (None, "alone") else f", {status['role']}"
-    stop = (status.get("drain") or {}).get("stop")
-    draining = f", draining (no new {stop})" if stop else ""
-    click.echo(printable(f"Shunt {status['version']}{role}{draining}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
+    if (drain := status.get("drain") or {}).get("stop"):
+        left = f"{_count(drain['calls'], 'call')} and {drain['entries']} entries left"
+        click.echo(f"Draining for {duration(drain['since_s'])}: no new stream is offloaded; {left}; `shunt drain nothing` ends it")
+    click.echo(printable(f"Shunt {status['version']}{role}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
     streams = ", ".join(f"{count} {state}" for state, count in status["streams"].items())
     click.echo(printable(f"{_count(status['calls'], 'call')}; streams: {streams or 'none'}"))
     packets = status["packets"]

@@ -83,8 +83,7 @@ def head(status: dict[str, Any], rates: Rates) -> RenderableType:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
     role = "" if status.get("role") in (None, "alone") else f", {status['role']}"
-    stopped = (status.get("drain") or {}).get("stop")
-    draining = f", DRAINING (no new {stopped})" if stopped else ""
+    draining = ", DRAINING (no new stream is offloaded)" if (status.get("drain") or {}).get("stop") else ""
     grid.add_row("agent", Text(f"Shunt {status['version']}, up {duration(status['uptime_s'])}{role}{draining}"))
     if (agent := status.get("agent") or {}).get("reachable") is False:
         grid.add_row("agent", Text(f"DOES NOT ANSWER: all this is {duration(agent['age_s'])} old", "bold red"))

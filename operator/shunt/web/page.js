@@ -152,7 +152,7 @@ function writeOverview(status, metrics) {
   if (status.agent && status.agent.reachable === false) chips.push(make("span", "chip bad", `the agent does not answer: all this is ${age(status.agent.age_s)} old`));
   for (const problem of status.problems || []) if (/^(events|records|position)-/.test(problem.code)) chips.push(make("span", "chip warn", problem.message));
   if (status.role && status.role !== "alone") chips.push(make("span", `chip ${status.role === "active" ? "good" : "warn"}`, status.role));
-  if (status.drain && status.drain.stop) chips.push(make("span", "chip warn", `draining: no new ${status.drain.stop}`));
+  if (status.drain && status.drain.stop) chips.push(make("span", "chip warn", "draining: no new stream is offloaded"));
   chips.push(plane ? make("span", `chip ${plane.connected ? "good" : plane.connected === false ? "bad" : ""}`, plane.connected ? plane.name : plane.connected === false ? `data plane ${plane.target} is not connected` : `data plane ${plane.target}: unknown`) : make("span", "chip", "no data plane"));
   for (const relay of status.relays) if (relay.alive === false) chips.push(make("span", "chip bad", `relay ${relay.name} does not answer`));
   $("chips").replaceChildren(...chips);
