@@ -87,13 +87,13 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// The TOS byte that it gives its packets: without another one, rtpproxy's is EF.
+    /// The TOS byte that it gives its packets: without another one, that of rtpproxy and shunt-relay is EF.
     #[must_use]
     pub fn mark(&self) -> u8 {
         const EXPEDITED: u8 = 46 << 2;
         self.tos.unwrap_or(match self.relay_type {
-            RelayType::Rtpproxy if !self.verifies_sources => EXPEDITED,
-            _ => 0,
+            RelayType::Rtpproxy => EXPEDITED,
+            RelayType::Rtpengine => 0,
         })
     }
 }

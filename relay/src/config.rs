@@ -47,6 +47,8 @@ pub struct Relay {
     pub quarantine: Duration,
     /// Packets per second of one stream; 0: no limit.
     pub packet_limit: u64,
+    /// TOS byte of the packets that it sends.
+    pub tos: u8,
     /// Threads that forward media.
     pub threads: usize,
 }
@@ -159,7 +161,7 @@ mod tests {
             "builtin_relay": {
                 "listen": ["udp:127.0.0.1:22222", "unix:/run/r.sock"], "allow": ["127.0.0.0/8"], "socket_group": "shunt",
                 "addresses": ["127.0.0.1", "::ffff:10.0.0.1"], "ports": "35000-65000", "ttl": 60, "setup_ttl": null, "quarantine": 0.5,
-                "packet_limit": 0, "threads": 1
+                "packet_limit": 0, "tos": 184, "threads": 1
             },
             "learning": {"packets": 7, "guard_ms": 80, "contest_hold_s": 10.0, "quarantine_s": 3, "first_packets": "named"},
             "notify": {"allow": null},

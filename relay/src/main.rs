@@ -93,6 +93,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let media = MediaSettings {
         threads: relay.threads,
         packet_limit: relay.packet_limit,
+        tos: relay.tos,
     };
     let media = Sockets::start(&shared, ports, media).map_err(failed)?;
     let service = Arc::new(Service::new(settings, media, shared));

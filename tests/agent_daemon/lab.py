@@ -59,7 +59,7 @@ class Lab:
         (self.work / "agent.json").write_text(json.dumps(document))
         relay = {
             "listen": [f"udp:127.0.0.1:{RELAY_PORT}"], "allow": ["127.0.0.0/8"], "socket_group": "root", "addresses": [EDGE_IP, EDGE_IP6],
-            "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": 60, "setup_ttl": config["relays"][0].get("setup_ttl"), "quarantine": 5.0, "packet_limit": 0, "threads": 1,
+            "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": 60, "setup_ttl": config["relays"][0].get("setup_ttl"), "quarantine": 5.0, "packet_limit": 0, "tos": 184, "threads": 1,
         }  # fmt: skip
         learning = document["learning"]
         (self.work / "relay.json").write_text(json.dumps({"builtin_relay": relay, "learning": learning, "notify": {"allow": None}}))

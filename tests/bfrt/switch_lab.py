@@ -185,7 +185,7 @@ class SwitchLab:
         (self.folder / "agent.json").write_text(json.dumps(document))
         relay = {
             "listen": [f"unix:{self.folder}/relay"], "allow": ["127.0.0.0/8"], "socket_group": "root", "addresses": [self.relay_address],
-            "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": self.config["relays"][0]["ttl"], "setup_ttl": None, "quarantine": 5.0, "packet_limit": 0, "threads": 1,
+            "ports": f"{PORTS[0]}-{PORTS[1]}", "ttl": self.config["relays"][0]["ttl"], "setup_ttl": None, "quarantine": 5.0, "packet_limit": 0, "tos": 184, "threads": 1,
         }  # fmt: skip
         (self.folder / "relay.json").write_text(json.dumps({"builtin_relay": relay, "learning": document["learning"], "notify": {"allow": None}}))
 

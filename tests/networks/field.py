@@ -51,6 +51,8 @@ class Phone:
     """When each packet left."""
     received: Counter[int] = field(default_factory=Counter)
     """By SSRC."""
+    marks: Counter[int] = field(default_factory=Counter)
+    """TOS bytes of what has arrived."""
     relay: Place | None = None
     """Where it sends to."""
     _talk: asyncio.Task[None] | None = None
@@ -62,6 +64,7 @@ class Phone:
         """One more socket, which it sends from now on."""
         sock = open_socket(self.topology, self.host, socket.AF_INET, socket.SOCK_DGRAM)
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         sock.bind((self.ip, next(_ports)))
         self.sockets.append(sock)
         asyncio.get_running_loop().add_reader(sock, self._readable, sock)
@@ -84,11 +87,12 @@ class Phone:
     def _readable(self, sock: socket.socket) -> None:
         while True:
             try:
-                data = sock.recv(2048)
+                data, controls, _, _ = sock.recvmsg(2048, 64)
             except OSError:
                 return
             if len(data) >= 12:
                 self.received[struct.unpack_from("!I", data, 8)[0]] += 1
+                self.marks.update(value[0] for level, kind, value in controls if (level, kind) == (socket.IPPROTO_IP, socket.IP_TOS))
 
     def send(self) -> None:
         """One packet now."""

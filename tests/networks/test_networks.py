@@ -14,7 +14,8 @@ from tests.networks.rows import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
-TABLE = [pytest.param(row, relay, id=f"{relay}: {row.name}") for relay in ("rtpproxy", "rtpengine", "shunt-relay") for row in ROWS if relay in row.relays]
+RELAYS = ("rtpproxy", "rtpengine", "shunt-relay")
+TABLE = [pytest.param(row, relay, id=f"{relay}: {row.name}") for relay in RELAYS for row in ROWS if relay in row.relays]
 
 
 async def _play(lab: Lab, row: Row, with_shunt: bool) -> list[Sent]:
@@ -37,3 +38,28 @@ def test_shunt_loses_no_more_than_the_relay_alone(row: Row, relay: str, labs: Ca
         if not holds:
             too_many.append(f"{before.way}: {after.lost} of {after.sent} lost, {before.lost} of {before.sent} with {relay} alone")
     assert not too_many, too_many
+
+
+async def _marks(lab: Lab, with_shunt: bool) -> tuple[set[int], set[int]]:
+    """TOS bytes of what the caller and the callee of a plain call receive, and with Shunt of what came through the data plane only."""
+    field = Field(lab, with_shunt)
+    try:
+        call = field.call(field.phone("caller"), field.phone("callee"))
+        await call.set_up()
+        call.callee.talk()
+        call.caller.talk()
+        await asyncio.sleep(2.0)
+        for phone in (call.caller, call.callee):
+            phone.marks.clear()
+        await asyncio.sleep(1.0)
+        sent = await call.settle()
+        assert all(way.heard > 0 for way in sent)
+        return set(call.caller.marks), set(call.callee.marks)
+    finally:
+        await field.close()
+
+
+@pytest.mark.parametrize("relay", RELAYS)
+def test_packets_leave_with_the_relays_mark(relay: str, labs: Callable[[str, bool], Lab]) -> None:
+    alone, shunt = (asyncio.run(_marks(labs(relay, with_shunt), with_shunt)) for with_shunt in (False, True))
+    assert shunt == alone

@@ -42,6 +42,7 @@ def configuration(**changes: Any) -> dict[str, Any]:
         "setup_ttl": None,
         "quarantine": 5.0,
         "packet_limit": 0,
+        "tos": 184,
         "threads": 2,
     }
     sections: dict[str, Any] = {

@@ -91,7 +91,7 @@ class Relay(Section):
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
     silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600.")
     setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600.")
-    tos: int | None = Field(default=None, ge=0, le=255, description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, without it 184 (EF); rtpengine --tos, without it 0.")
+    tos: int | None = Field(default=None, ge=0, le=255, description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, shunt-relay's builtin_relay.tos, without it 184 (EF); rtpengine --tos, without it 0.")
     symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
 
     @property
@@ -136,6 +136,7 @@ class BuiltinRelay(Section):
     packet_limit: int = Field(
         default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; further ones are dropped and counted. 0: no limit. Speech has 50 or less often 100, video some hundred."
     )
+    tos: int = Field(default=184, ge=0, le=255, description="TOS byte that it gives its packets; 184 is EF, as rtpproxy's. If you change it, give the relay \"builtin\" the same `relays[].tos`.")
     threads: int = Field(default=1, ge=1, le=64, description="Threads that forward media; one carries thousands of streams.")
 
 

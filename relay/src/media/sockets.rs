@@ -29,6 +29,8 @@ pub struct MediaSettings {
     pub threads: usize,
     /// Most packets per second of one stream; 0: no limit.
     pub packet_limit: u64,
+    /// The mark of what leaves a port until a command sets another one: the octet of type of service or traffic class.
+    pub tos: u8,
 }
 
 /// A forwarding thread as others see it.
@@ -41,8 +43,8 @@ struct Thread {
 
 struct Leg {
     local: Endpoint,
-    /// The mark of what leaves the ports, once a command has set it.
-    tos: Option<u8>,
+    /// The mark of what leaves the ports.
+    tos: u8,
     sockets: [Arc<Socket>; 2],
     counters: [Arc<PortCounters>; 2],
 }
@@ -63,6 +65,7 @@ pub struct Sockets {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
     ports: Ports,
+    tos: u8,
     sessions: HashMap<SessionId, SessionPorts>,
     /// By call, leg and address: how many sessions say so. A party counts once, however many media lines it has.
     parties: HashMap<(Arc<[u8]>, usize, IpAddr), u32>,
@@ -80,6 +83,7 @@ impl Sockets {
             shared: Arc::clone(shared),
             threads: threads.collect::<io::Result<_>>()?,
             ports,
+            tos: settings.tos,
             sessions: HashMap::new(),
             parties: HashMap::new(),
             load: (Time::default(), Duration::ZERO, 0.0),
@@ -198,7 +202,7 @@ impl Media for Sockets {
         // A leg that has moved goes on counting.
         let counters = before.as_ref().map_or_else(Default::default, |leg| leg.counters.clone());
         let local = Endpoint::new(address, port);
-        let tos = before.as_ref().and_then(|leg| leg.tos);
+        let tos = before.as_ref().map_or(self.tos, |leg| leg.tos);
         let (signalled, asymmetric) = session.said[leg];
         session.legs[leg] = Some(Leg {
             local,
@@ -229,9 +233,7 @@ impl Media for Sockets {
         if let Some(before) = before {
             self.ports.release(now, before.local.addr, before.local.port);
         }
-        if let Some(tos) = tos {
-            self.set_tos(id, leg, tos);
-        }
+        self.set_tos(id, leg, tos);
         Ok(port)
     }
 
@@ -277,7 +279,7 @@ impl Media for Sockets {
         let Some(leg) = self.sessions.get_mut(&id).and_then(|session| session.legs[leg].as_mut()) else {
             return false;
         };
-        leg.tos = Some(tos);
+        leg.tos = tos;
         leg.sockets.iter().all(|socket| socket.set_tos(tos).is_ok())
     }
 
