@@ -94,7 +94,7 @@ SITUATIONS: dict[str, tuple[Facts, set[str], str]] = {
     "one silent call": (facts(silent_calls=1), set(), ""),
     "a few silent calls of many": (facts(silent_calls=3), set(), ""),
     # Daemons, files, clock.
-    "agent draining": (facts(draining="offloads"), {"draining"}, "no new offloads"),
+    "agent draining": (facts(draining="offloads"), {"draining"}, "no new stream is offloaded"),
     "journal full": (facts(problems=(Problem("journal-failed", "database or disk is full"),)), {"journal-failed"}, "the journal /var/lib/shunt/journal cannot be written: database or disk is full"),
     "events dropped": (facts(problems=(Problem("events-dropped", "1070 events were dropped"),)), {"events-dropped"}, "/var/lib/shunt/events: 1070 events were dropped"),
     "records wait": (facts(own=Own(records_error="/var/log/shunt/cdr.csv: No space left on device")), {"records-waiting"}, "/var/log/shunt/cdr.csv"),

@@ -410,13 +410,13 @@ class Edge:
                 return []
             raise
 
-    def shunt(self, *argv: str) -> str:
-        """The output of a `shunt` command on the edge host. Raises LabError when it fails."""
+    def shunt(self, *argv: str, code: int = 0) -> str:
+        """The output of a `shunt` command on the edge host. Raises LabError when it ends with another exit code."""
         env = {"PYTHONPATH": f"{ROOT / 'operator'}"}
         command = self.topology.enter("edge", sys.executable, "-m", "shunt.cli.main", *argv)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
-        if done.returncode != 0:
-            raise LabError(f"shunt {' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+        if done.returncode != code:
+            raise LabError(f"shunt {' '.join(argv)}: exit {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
         return done.stdout
 
     def shunt_config(self) -> dict:

@@ -131,6 +131,7 @@ class StandIn:
         self.unavailable = False
         self.hang = False
         self.broken = False
+        self.found_problems: list[dict[str, Any]] = []
         self.instruments = Instruments()
         self.by_id = {
             c["call_id"]: c
@@ -149,6 +150,7 @@ class StandIn:
             "version": "0.1.0",
             "uptime_s": 3700.4,
             "control": ["udp:127.0.0.1:22221"],
+            "problems": self.found_problems,
             "relays": [{"name": "r1", "address": "udp:127.0.0.1:22222", "alive": True, "sessions": 4, "version": "20040107", "keepalive": "ttl"}],
             "data_plane": {"target": "127.0.0.1:50052", "connected": True, "name": "softswitch", "entries": 14, "capacity": 262144},
             "calls": len(self.by_id),
@@ -197,11 +199,13 @@ class StandIn:
         return [one for one in found if text in f"{one['from']} {one['to']} {one['call_id']}" and (over is None or over == (one["ended"] is not None))][:limit]
 
     async def call(self, call_id: str) -> dict[str, Any] | None:
-        return self.by_id.get(call_id)
+        """One call has its quality for each media line, where the list has the worst."""
+        found = self.by_id.get(call_id)
+        return found and {name: value for name, value in found.items() if name not in ("problems", "loss_percent", "jitter_ms", "mos")} | {"quality": []}
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
         await self._reach()
-        found = self.by_id.get(call_id)
+        found = await self.call(call_id)
         return found and found | {"age_s": 76.0}
 
     async def trace(self, src: str, dst: str) -> dict[str, Any]:

@@ -68,13 +68,13 @@ async def test_calls_in_plain_text(agent):
     code, out, err = await shunt("calls", "--api", agent.url)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0].split() == ["CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS", "LOSS", "%", "JITTER", "MS", "MOS"]
-    assert lines[1].startswith("first@x") and "3 offloaded" in lines[1] and lines[1].split()[-4:] == ["1800", "0.0", "2", "4.35"]
+    assert lines[0].split() == ["CALL-ID", "AGE", "RELAY", "RTP", "STREAMS", "REASONS", "PACKETS", "LOSS", "%", "JITTER", "MS", "MOS"]
+    assert lines[1].startswith("first@x") and "2 offloaded" in lines[1] and lines[1].split()[-4:] == ["1200", "0.0", "2", "4.35"]
     assert "1 offloaded, 1 learning" in lines[2] and "waiting-for-media" in lines[2]
     assert "waiting-for-media (one-way: no media from the callee)" in lines[2]
     assert lines[-1] == "4 calls"
     code, out, _ = await shunt("calls", "--problems", "--json", "--api", agent.url)
-    assert (code, [call["call_id"] for call in json.loads(out)["calls"]]) == (0, ["second@x"])
+    assert (code, [call["call_id"] for call in json.loads(out)["calls"]]) == (1, ["second@x"])
 
 
 async def test_calls_are_found_in_plain_text(agent):
@@ -159,6 +159,24 @@ async def test_status_and_trace_in_plain_text(agent):
         code, out, err = await shunt("trace", "192.0.2.9:1", "192.0.2.1:35000", "--api", agent.url, *more)
         assert (code, err) == (1, "shunt: the data plane could not be asked: none is configured, or it is not connected (`shunt status`)\n")
     assert json.loads(out)["data_plane"] is None
+
+
+async def test_problems_are_in_the_exit_code(agent):
+    """`calls --problems` with a find, `status` with a line of "!!"; a state that is none is wrong usage, with the list of states."""
+    assert (await shunt("calls", "--problems", "--api", agent.url))[0] == 1
+    assert (await shunt("calls", "--api", agent.url))[0] == 0
+    agent.found_problems = [{"code": "relay-down", "message": "relay r1 does not answer", "since_s": 3}]
+    code, out, _ = await shunt("status", "--api", agent.url)
+    assert (code, out.splitlines()[0]) == (1, "!! relay r1 does not answer")
+    assert (await shunt("status", "--json", "--api", agent.url))[0] == 1
+    for option in ("--state", "--reason"):
+        code, _, err = await shunt("calls", option, "bogus", "--api", agent.url)
+        assert code == 2 and ("allocated" if option == "--state" else "verifying-source") in err, err
+
+
+async def test_conferences_that_are_not_configured(agent):
+    code, _, err = await shunt("conference", "list", "--api", agent.url)
+    assert (code, err) == (1, "shunt: conferences are not configured (section conference)\n")
 
 
 async def test_exit_codes(agent):
@@ -261,16 +279,21 @@ async def test_check_config_warns_of_what_is_no_error(tmp_path):
     file = tmp_path / "shunt.yaml"
     file.write_text(GOOD + "data_plane: {target: 'unix:/run/other.sock', cpu_interface: no-cpu0}\nsoftswitch: {interfaces: [lo, no-such0]}\n")
     code, out, err = await shunt("check-config", str(file))
-    assert (code, out) == (0, f"{file}: no errors\n")
+    assert (code, out) == (1, "")
     assert err.splitlines() == [
         f"{file}:2:22: warning: data_plane.target: unix:/run/other.sock is not the softswitch of this file, which listens on unix:/run/shunt-softswitch/bfrt.sock",
-        f"{file}:2:61: warning: data_plane.cpu_interface: there is no interface no-cpu0 on this host",
-        f"{file}:3:31: warning: softswitch.interfaces.1: there is no interface no-such0 on this host",
+        f"{file}:2:61: data_plane.cpu_interface: there is no interface no-cpu0 on this host",
+        f"{file}:3:31: softswitch.interfaces.1: there is no interface no-such0 on this host",
+        f"shunt: {file} does not fit this host",
     ]
     code, out, err = await shunt("check-config", "--json", str(file))
     answer = json.loads(out)
-    assert (code, answer["valid"], answer["errors"], err) == (0, True, [], "")
-    assert [(w["line"], w["column"], w["key"]) for w in answer["warnings"]] == [(2, 22, "data_plane.target"), (2, 61, "data_plane.cpu_interface"), (3, 31, "softswitch.interfaces.1")]
+    assert (code, answer["valid"], err) == (1, False, "")
+    assert [(w["line"], w["column"], w["key"]) for w in answer["warnings"]] == [(2, 22, "data_plane.target")]
+    assert [(e["line"], e["column"], e["key"]) for e in answer["errors"]] == [(2, 61, "data_plane.cpu_interface"), (3, 31, "softswitch.interfaces.1")]
+    file.write_text("builtin_relay:\n\taddresses: [127.0.0.1]\n")
+    code, _, err = await shunt("check-config", str(file))
+    assert code == 1 and ":2:1: a tab: YAML indents with spaces only" in err, err
     programs = "softswitch: {interfaces: [lo], programs: [relay, b]}\n"
     for program, warning in (
         ("c", "data_plane.program: c is not served by the softswitch of this file, which has relay, b"),
@@ -374,7 +397,7 @@ async def test_softswitch_takes_the_file_and_lets_options_win(tmp_path):
             process.send_signal(signal.SIGTERM)
             out, _ = await asyncio.wait_for(process.communicate(), 60)
             assert (process.returncode, out) == (0, b"") and list(pins.iterdir())
-            process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--capacity", "2000", "--unload")
+            process, ready = await softswitch(home, "-c", str(file), "--interface", "in0", "--capacity", "2000", "--unload", "--yes")
             assert "generic XDP on in0;" in ready
             process.send_signal(signal.SIGINT)
             out, err = await asyncio.wait_for(process.communicate(), 60)

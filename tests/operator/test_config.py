@@ -237,7 +237,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ("a: !!python/object/apply:os.system [x]\n", ":1:4: a: the tag"),
         ("log: {level: ! info}\n", ":1:14: log.level: the tag '!' is not taken"),
         ("a: 1\n---\nb: 2\n", ":2:1: a second document"),
-        ("a: 1\n\tb: 2\n", ":2:1: not YAML"),
+        ("a: 1\n\tb: 2\n", ":2:1: a tab: YAML indents with spaces only"),
         ('a: "open\n', ":2:1: not YAML: while scanning a quoted scalar"),
         ("a: 1\nb: \x07\n", ":2:4: a character that YAML does not allow"),
         ("? [1]\n: 2\n", ":1:3: a key has to be a plain word"),

@@ -68,7 +68,7 @@ def test_every_configuration_is_taken(tmp_path: Path) -> None:
     configurations = [(page, block) for page in pages.PAGES for block in pages.blocks(page) if block.language == "yaml"]
     assert len(configurations) == 3
     for page, block in configurations:
-        (tmp_path / "shunt.yaml").write_text(block.text)
+        (tmp_path / "shunt.yaml").write_text(block.text.replace("eth0", "lo"))
         done = CliRunner().invoke(cli, ["check-config", str(tmp_path / "shunt.yaml")])
         assert done.exit_code == 0 and "no errors" in done.output, f"{page}: {done.output}"
 

@@ -137,6 +137,8 @@ class ApiServer:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
+            if error.status == 404 and request.path.startswith("/v1/conferences"):
+                return _error(404, "conferences are not configured (section conference)")
             return _error(error.status, {404: f"no such resource: {request.path}", 405: f"{request.method} is not possible here"}.get(error.status, error.reason))
         except _BadParameter as error:
             return _error(400, str(error), parameter=error.parameter)

@@ -17,6 +17,7 @@ from shunt.cli.capacity import (
     capacity,
     paper,
 )
+from shunt.cli.consent import YES, consent
 from shunt.cli.main import _asks_agent, _Command
 
 if TYPE_CHECKING:
@@ -163,9 +164,12 @@ def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> 
 
 @conference.command("end", cls=_Command)
 @click.argument("name")
+@YES
 @_asks_agent
-def end(client: Client, as_json: bool, name: str) -> None:
-    """Take all participants out, and the conference away."""
+def end(client: Client, as_json: bool, name: str, yes: bool) -> None:
+    """Take all participants out, and the conference away. With participants it needs --yes or an answer at the terminal."""
+    if count := len(_of(client).look(name)["participants"]):
+        consent(f"The media of {count} participant{'' if count == 1 else 's'} of {name} ends, and telephones get a BYE", yes)
     _write(_of(client).end(name), as_json, f"{name} is over")
 
 

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shunt import version
+from shunt.calls.kinds import State
+from shunt.calls.reasons import REASONS
+from shunt.cli.consent import YES, consent
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
 from shunt.cli.moment import Moment
 
@@ -195,6 +198,17 @@ def run(context: click.Context, path: str) -> None:
     context.invoke(agent, path=path)
 
 
+def _calls_up(config: Config | None) -> str:
+    """How many calls there are, as the operator daemon of this host says."""
+    from shunt.cli.client import Client
+
+    try:
+        status = Client(os.environ.get("SHUNT_API") or (config.api.listen if config is not None and config.api is not None else _DEFAULT_API), os.environ.get("SHUNT_TOKEN")).get("/v1/status")
+    except Failure:
+        return "an unknown number of calls (no agent answers)"
+    return f"{status['calls']} calls"
+
+
 @cli.command()
 @click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section; the options below win over it.")
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="Interface on which media arrives or leaves; may be repeated.")
@@ -203,8 +217,12 @@ def run(context: click.Context, path: str) -> None:
 @click.option("--mode", type=click.Choice(["auto", "native", "generic"]), help="XDP mode.  [default: auto]")
 @click.option("--pin-dir", metavar="DIR", help="Where programs and maps are pinned.  [default: /sys/fs/bpf/shunt]")
 @click.option("--unload", is_flag=True, help="Take programs and entries out of the kernel at the end; without it they stay and go on forwarding.")
-def softswitch(path: str | None, unload: bool, **options: Any) -> None:
-    """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root."""
+@YES
+def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> None:
+    """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root.
+
+    While programs are pinned, --unload needs --yes or an answer at the terminal.
+    """
     from pydantic import ValidationError
 
     from shunt.cli import daemons
@@ -220,6 +238,8 @@ def softswitch(path: str | None, unload: bool, **options: Any) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         raise Failure(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}", EXIT_USAGE) from None
+    if unload and os.path.exists(settings.pin_dir):
+        consent(f"At its end the media of {_calls_up(config)} goes back to the relay, and conferences lose theirs: programs and entries in {settings.pin_dir} are removed", yes)
     log = config.log if config is not None else Log()
     document = {"softswitch": settings.model_dump(mode="json"), "log": log.model_dump(mode="json")}
     daemons.become("shunt-softswitch", document, ["--unload"] if unload else [])
@@ -262,15 +282,18 @@ def _compare_time_outs(config: Config, sip_servers: tuple[str, ...]) -> None:
     help="Compare control.sip_timeout_ms with this file of an OpenSIPS or Kamailio (may be repeated).",
 )
 def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None:
-    """Check a configuration FILE: errors with line and column. Warnings do not count: an interface that is not on this host; a data plane, a program or conferences that the file's own softswitch does not serve."""
-    from shunt.config.load import ConfigError, Problem, load_with_warnings
+    """Check a configuration FILE: errors with line and column, and interfaces that this host lacks.
+
+    Warnings do not count: a data plane, a program or conferences that the file's own softswitch does not serve.
+    """
+    from shunt.config.load import ConfigError, Problem, load_for_host
     from shunt.config.model import dotted
 
     def written(problems: list[Problem]) -> list[dict[str, Any]]:
         return [{"line": p.line, "column": p.column, "key": dotted(p.where) if p.where else None, "message": p.message} for p in problems]
 
     try:
-        config, warnings = load_with_warnings(file)
+        config, warnings, lacking = load_for_host(file)
     except (ConfigError, OSError) as error:
         if not as_json:
             raise _not_loaded(file, error) from None
@@ -281,10 +304,14 @@ def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None
         _echo_json({"valid": False, "errors": problems, "warnings": [], "config": None})
         sys.exit(EXIT_PROBLEM)
     if as_json:
-        _echo_json({"valid": True, "errors": [], "warnings": written(warnings), "config": config.document()})
-        return
+        _echo_json({"valid": not lacking, "errors": written(lacking), "warnings": written(warnings), "config": config.document()})
+        sys.exit(EXIT_PROBLEM if lacking else 0)
     for warning in warnings:
         click.echo(warning.text(file, "warning: "), err=True)
+    for problem in lacking:
+        click.echo(problem.text(file), err=True)
+    if lacking:
+        raise Failure(f"{file} does not fit this host")
     _compare_time_outs(config, sip_servers)
     click.echo(f"{file}: no errors")
 
@@ -311,13 +338,16 @@ def doctor(path: str, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--state", metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
-@click.option("--reason", metavar="REASON", help="Only calls with a stream with this reason.")
+@click.option("--state", type=click.Choice([state.value for state in State]), metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
+@click.option("--reason", type=click.Choice(sorted(REASONS)), metavar="REASON", help="Only calls with a stream with this reason.")
 @click.option("--problems", is_flag=True, help="Only calls of which something is wrong now: one-way, silent, contested, loss, a low MOS.")
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C; with --json one line each time.")
 @_asks_agent
 def calls(client: Client, as_json: bool, state: str | None, reason: str | None, problems: bool, watch: bool) -> None:
-    """List the calls, what carries their media, and the worst loss, jitter and MOS of each."""
+    """List the calls, what carries their RTP streams, and the worst loss, jitter and MOS of each.
+
+    Exit code 1 with --problems: there are such calls.
+    """
     from shunt.cli import show
 
     try:
@@ -330,6 +360,8 @@ def calls(client: Client, as_json: bool, state: str | None, reason: str | None, 
             else:
                 show.calls(found)
             if not watch:
+                if problems and found:
+                    sys.exit(EXIT_PROBLEM)
                 return
             sys.stdout.flush()
             time.sleep(1)
@@ -441,7 +473,10 @@ def trace(client: Client, as_json: bool, src: str, dst: str) -> None:
 @cli.command()
 @_asks_agent
 def status(client: Client, as_json: bool) -> None:
-    """Show the agent, its relays and its data plane."""
+    """Show the agent, its relays and its data plane.
+
+    Exit code 1: there is a problem; its line begins with "!!".
+    """
     from shunt.cli import show
 
     answer = client.get("/v1/status")
@@ -449,19 +484,25 @@ def status(client: Client, as_json: bool) -> None:
         _echo_json(answer)
     else:
         show.status(answer)
+    if show.attention(answer):
+        sys.exit(EXIT_PROBLEM)
 
 
 @cli.command()
 @click.argument("stop", required=False, type=click.Choice(["offloads", "calls", "nothing"]))
 @click.option("--wait", is_flag=True, help="Return only when the agent is empty.")
+@YES
 @_asks_agent
-def drain(client: Client, as_json: bool, stop: str | None, wait: bool) -> None:
+def drain(client: Client, as_json: bool, stop: str | None, wait: bool, yes: bool) -> None:
     """Drain the agent before maintenance: no new stream is offloaded, and the relay carries the media of new calls.
 
     The agent is empty when no entry is left ("offloads"), or no call either ("calls"). "nothing" ends draining. Without an argument: show what is left.
+    While there are calls, draining needs --yes or an answer at the terminal.
     """
     from shunt.cli import drain as draining
 
+    if stop in ("offloads", "calls") and (left := client.get("/v1/drain"))["calls"]:
+        consent(f"No new stream is offloaded: the relay carries the media of new calls. The {left['calls']} calls that are up go on, with {left['entries']} entries", yes)
     answer = draining.drain(client, stop, wait, (lambda _: None) if as_json else draining.echo)
     if as_json:
         _echo_json(answer)
@@ -482,7 +523,6 @@ _STATES = {
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {states, reasons}.")
 def reasons(as_json: bool) -> None:
     """List every state and reason, in plain words."""
-    from shunt.calls.reasons import REASONS
     from shunt.cli import show
 
     if as_json:

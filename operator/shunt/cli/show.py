@@ -76,7 +76,7 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
     """One line for each call."""
     rows = []
     for call in found:
-        streams = _streams(call)
+        streams = [stream for stream in _streams(call) if stream["component"] == "rtp"]
         states = Counter(s["state"] for s in streams)
         summary = ", ".join(f"{states[s]} {s}" for s in (*_STATES, *sorted(set(states) - set(_STATES))) if states[s])
         reasons = ", ".join(sorted({reason_of(s) for s in streams if s["reason"] != s["state"]}))
@@ -86,7 +86,7 @@ def calls(found: Sequence[dict[str, Any]]) -> None:
         told = f"{reasons or '-'}{f' ({problems})' if problems else ''}"
         rows.append((call["call_id"], duration(call["age_s"]), call["relay"], summary or "no media yet", told, sum(packets) if packets else "-", *figures))
     if rows:
-        table(("CALL-ID", "AGE", "RELAY", "STREAMS", "REASONS", "PACKETS", "LOSS %", "JITTER MS", "MOS"), rows, right=(1, 5, 6, 7, 8))
+        table(("CALL-ID", "AGE", "RELAY", "RTP STREAMS", "REASONS", "PACKETS", "LOSS %", "JITTER MS", "MOS"), rows, right=(1, 5, 6, 7, 8))
     click.echo(_count(len(rows), "call"))
 
 
@@ -189,15 +189,15 @@ def _quality(stream: dict[str, Any]) -> str:
 
 def status(status: dict[str, Any]) -> None:
     """The agent as a whole."""
-    for line in _attention(status):
+    for line in attention(status):
         click.echo(printable(line))
     role = "" if status.get("role") in (None, "alone") else f", {status['role']}"
     if (drain := status.get("drain") or {}).get("stop"):
         left = f"{_count(drain['calls'], 'call')} and {drain['entries']} entries left"
-        click.echo(f"Draining for {duration(drain['since_s'])}: no new stream is offloaded; {left}; `shunt drain nothing` ends it")
+        click.echo(f"Draining for {duration(drain['since_s'])}: {left}")
     click.echo(printable(f"Shunt {status['version']}{role}, up {duration(status['uptime_s'])}, control on {', '.join(status['control'])}"))
     streams = ", ".join(f"{count} {state}" for state, count in status["streams"].items())
-    click.echo(printable(f"{_count(status['calls'], 'call')}; streams: {streams or 'none'}"))
+    click.echo(printable(f"{_count(status['calls'], 'call')}; RTP streams: {streams or 'none'}"))
     packets = status["packets"]
     plane_packets, relay_packets = packets.get("data_plane"), packets.get("relay")
     both = (plane_packets or 0) + (relay_packets or 0)
@@ -215,7 +215,7 @@ def status(status: dict[str, Any]) -> None:
     table(("RELAY", "ADDRESS", "STATE", "SESSIONS", "VERSION", "KEEPALIVE"), rows, right=(3,))
 
 
-def _attention(status: dict[str, Any]) -> list[str]:
+def attention(status: dict[str, Any]) -> list[str]:
     """What an operator should see to, with what to do; and that of an agent that does not answer what follows is old."""
     agent = status.get("agent") or {}
     lines = [line for problem in status.get("problems") or () for line in (f"!! {problem['message']}", f"   {problem['remedy']}" if problem.get("remedy") else "") if line]

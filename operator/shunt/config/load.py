@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -109,11 +109,14 @@ def load(path: str | os.PathLike[str]) -> Config:
     return _checked(_text(path), str(path))[0]
 
 
-def load_with_warnings(path: str | os.PathLike[str]) -> tuple[Config, list[Problem]]:
-    """The same, with what is no error and yet cannot be meant on this host, in file order: an interface that is not there, another data plane than the file's own."""
+def load_for_host(path: str | os.PathLike[str]) -> tuple[Config, list[Problem], list[Problem]]:
+    """The same, with warnings (another data plane than the file's own), and with what this host lacks (an interface), each in file order."""
     config, positions = _checked(_text(path), str(path))
-    found = [*config.warnings(), *_missing_interfaces(config)]
-    return config, sorted(Problem(*positions.nearest(where), where, message) for where, message in found)
+
+    def placed(found: Iterable[tuple[Location, str]]) -> list[Problem]:
+        return sorted(Problem(*positions.nearest(where), where, message) for where, message in found)
+
+    return config, placed(config.warnings()), placed(_missing_interfaces(config))
 
 
 def _missing_interfaces(config: Config) -> Iterator[tuple[Location, str]]:
@@ -236,6 +239,9 @@ def _read(text: str, positions: _Positions) -> Any:
                 value = _value(event, events, (), positions, 0)
         return value
     except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        if mark is not None and mark.line <= text.count("\n") and text.split("\n")[mark.line].lstrip(" ").startswith("\t"):
+            raise _Refused(mark, "a tab: YAML indents with spaces only") from None
         detail = ": ".join(part for part in (error.context, error.problem) if part)
         raise _Refused(error.problem_mark or error.context_mark, f"not YAML: {detail}") from None
     except yaml.reader.ReaderError as error:

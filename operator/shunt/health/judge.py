@@ -109,7 +109,7 @@ def _of_agent(agent: Agent, setup: Setup, signalling: Signalling) -> Iterator[Fi
         if not relay.alive:
             yield Finding("relay-down", f"relay {relay.name}", f"relay {relay.name} ({relay.address}) does not answer{f': {relay.error}' if relay.error else ''}", _REMEDIES["relay-down"])
     if agent.draining is not None:
-        yield Finding("draining", "agent", f"the agent drains: no new {agent.draining}", "`shunt drain nothing` ends it.")
+        yield Finding("draining", "agent", "the agent drains: no new stream is offloaded", "`shunt drain nothing` ends it.")
     if agent.role == "standby":
         return
     yield from _of_signalling(setup, signalling)

@@ -253,7 +253,7 @@ class OperatorView:
         """As AgentView.trace. Raises AgentUnavailable, DataPlaneUnavailable, NotDone."""
         with self._agent.answering():
             found = await self._agent.client.trace(src, dst)
-        plane = found["data_plane"]
+        plane, call = found["data_plane"], found["call"]
         return {
             "key": f"{found['source']} > {found['destination']}",
             "data_plane": None
@@ -265,7 +265,7 @@ class OperatorView:
                 "out_dst": plane["out_destination"],
                 "out_interface": plane["out_interface"],
             },
-            "call": found["call"],
+            "call": None if call is None else {"call_id": call["call"]} | {name: value for name, value in call.items() if name != "call"},
         }
 
 
