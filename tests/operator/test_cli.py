@@ -291,6 +291,9 @@ async def test_check_config_warns_of_what_is_no_error(tmp_path):
     assert (code, answer["valid"], err) == (1, False, "")
     assert [(w["line"], w["column"], w["key"]) for w in answer["warnings"]] == [(2, 22, "data_plane.target")]
     assert [(e["line"], e["column"], e["key"]) for e in answer["errors"]] == [(2, 61, "data_plane.cpu_interface"), (3, 31, "softswitch.interfaces.1")]
+    file.write_text(GOOD + "control: {listen: ['udp:203.0.113.10:22221']}\n")
+    code, _, err = await shunt("check-config", str(file))
+    assert code == 0 and "control.allow has loopback only" in err, err
     file.write_text("builtin_relay:\n\taddresses: [127.0.0.1]\n")
     code, _, err = await shunt("check-config", str(file))
     assert code == 1 and ":2:1: a tab: YAML indents with spaces only" in err, err

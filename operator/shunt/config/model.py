@@ -70,7 +70,7 @@ class Control(Section):
         default=0,
         ge=0,
         le=86_400,
-        description="Most seconds that an agent which is told to stop (SIGTERM) goes on with the calls that there are, refusing new ones as `shunt drain calls` does. 0: it stops at once, and calls go on.",
+        description="Most seconds that an agent which is told to stop (SIGTERM) drains and waits for its entries to go. 0: it stops at once, and calls go on.",
     )
 
 
@@ -91,7 +91,12 @@ class Relay(Section):
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
     silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600.")
     setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600.")
-    tos: int | None = Field(default=None, ge=0, le=255, description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, shunt-relay's builtin_relay.tos, without it 184 (EF); rtpengine --tos, without it 0.")
+    tos: int | None = Field(
+        default=None,
+        ge=0,
+        le=255,
+        description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, shunt-relay's builtin_relay.tos, without it 184 (EF); rtpengine --tos, without it 0.",
+    )
     symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
 
     @property
@@ -136,7 +141,7 @@ class BuiltinRelay(Section):
     packet_limit: int = Field(
         default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; further ones are dropped and counted. 0: no limit. Speech has 50 or less often 100, video some hundred."
     )
-    tos: int = Field(default=184, ge=0, le=255, description="TOS byte that it gives its packets; 184 is EF, as rtpproxy's. If you change it, give the relay \"builtin\" the same `relays[].tos`.")
+    tos: int = Field(default=184, ge=0, le=255, description='TOS byte that it gives its packets; 184 is EF, as rtpproxy\'s. If you change it, give the relay "builtin" the same `relays[].tos`.')
     threads: int = Field(default=1, ge=1, le=64, description="Threads that forward media; one carries thousands of streams.")
 
 
@@ -427,6 +432,15 @@ class Config(Section):
                 yield ("conference",), f"the softswitch of this file serves conferences to program {programs[0]}, not to {self.data_plane.program}"
         if self.softswitch is not None:
             yield from self.softswitch.open_to()
+        for i, text in enumerate(self.control.listen):
+            if not text.startswith(("udp:", "tcp:")):
+                continue
+            host = ipaddress.ip_address(SocketAddress.parse(text).host)
+            if not host.is_loopback and not host.is_unspecified and all(ipaddress.ip_network(network).is_loopback for network in self.control.allow):
+                yield (
+                    ("control", "listen", i),
+                    f"nobody is served at {host}: control.allow has loopback only, and a SIP server of this host sends to that address from it. Add the SIP server's address",
+                )
 
     def interfaces(self) -> Iterator[tuple[Location, str]]:
         """(location, name) of the network interfaces that have to be on this host."""
