@@ -8,7 +8,7 @@ from typing import Any
 from shunt.config.load import loads
 from shunt.config.model import Config
 from shunt.doctor.facts import (
-    XDP_BASIC, XDP_TRANSMIT, Account, Bound, Clock, Connection, Facts, Feature, Kernel, Link, Mount, Node, Place, Ports, Process, RedisAnswer, RelayAnswer, Unit,
+    XDP_BASIC, XDP_TRANSMIT, Account, Agent, Bound, Clock, Connection, Facts, Feature, Kernel, Link, Mount, Node, Place, Ports, Process, RedisAnswer, RelayAnswer, Unit,
 )  # fmt: skip
 from shunt.doctor.finding import Finding
 from shunt.doctor.peers import ASKED
@@ -80,7 +80,7 @@ def facts(**changes: Any) -> Facts:
             Unit("shunt-agent.service", "/a", sandbox),
         ),
         programs={"shunt-agent": "0.2.0", "shunt-softswitch": "0.2.0"},
-        agent=None,
+        agent=Agent("0.2.0"),
         target=Connection(None),
         relays={"r1": RelayAnswer("20040107", dict.fromkeys(ASKED, True)), "e1": RelayAnswer("rtpengine")},
         redis=None,
@@ -88,6 +88,7 @@ def facts(**changes: Any) -> Facts:
         conntrack=None,
         policies=(),
         networks=(),
+        health={"findings": [], "unknown": []},
     )
     return dataclasses.replace(made, **changes)
 

@@ -6,15 +6,32 @@ import dataclasses
 
 from shunt.config.load import loads
 from shunt.doctor.examine import examine
-from shunt.doctor.facts import Clock
+from shunt.doctor.facts import Bound, Clock, Unknown
 from shunt.doctor.finding import Finding, Group, document, failed
-from tests.doctor.hosts import config, facts
+from tests.doctor.hosts import config, facts, link
 
 
 def test_nothing_is_said_against_a_good_host() -> None:
     groups = examine(config(), facts())
     assert {finding.verdict for group in groups for finding in group.findings} == {"ok"}, groups
     assert not failed(groups)
+
+
+def test_the_judgement_of_health_is_shown_in_its_words() -> None:
+    found = {"code": "unrouted", "severity": "fail", "subject": "192.0.2.9", "message": "900 packets had no next hop", "remedy": "Look."}
+    unknown = [{"code": "xdp-missing", "message": "not told"}, {"code": "xdp-generic", "message": "not told"}]
+    (told,) = [group for group in examine(config(), facts(health={"findings": [found], "unknown": unknown})) if group.title == "Calls, packets, programs now"]
+    assert told.findings == (Finding("fail", "unrouted 192.0.2.9", "900 packets had no next hop", "Look."), Finding("unknown", "xdp-missing, xdp-generic", "not told"))
+    (silent,) = [group for group in examine(config(), facts(health=Unknown("refused"))) if group.title == "Calls, packets, programs now"]
+    assert [finding.verdict for finding in silent.findings] == ["unknown"] and not failed([silent])
+
+
+def test_an_interface_that_has_lost_its_program_fails_while_the_softswitch_runs() -> None:
+    runs = Bound("unix", "", 0, Unknown("not root"), "/run/shunt-softswitch/bfrt.sock")
+    lost = facts(ports=dataclasses.replace(facts().ports, bound=(runs,)), links={"eth0": link("eth0", attached="native", pinned=True), "eth1": link("eth1")})
+    found = {finding.subject: finding for group in examine(config(), lost) for finding in group.findings}
+    assert found["XDP on eth0"].verdict == "ok"
+    assert found["XDP on eth1"].verdict == "fail" and found["XDP on eth1"].found.startswith("eth1 has no program of the softswitch now")
 
 
 def test_every_finding_that_is_not_ok_or_unknown_says_what_to_do() -> None:

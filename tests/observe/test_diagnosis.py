@@ -13,7 +13,9 @@ from shunt.events.diagnosis import Finding
 from shunt.events.history import History
 from shunt.operator import dialogs as dialog_events
 from shunt.operator import call_history
-from shunt.operator.calls import call_of_view
+from shunt.calls.kinds import Side
+from shunt.operator.calls import call_of_view, went_past
+from shunt.quality.report import stream_quality
 from shunt.operator.dialogs import Dialogs
 from tests.tools import telling
 from tests.tools.telling import BEGIN, CALLEE, JSON, TO_CALLEE, Telling, counters, ended_line, ended_party, leg, line, offloaded, relayed, sdp, silent, snapshot, unheard
@@ -353,3 +355,84 @@ def _calls_of(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+# -- what this host does is nobody's fault --------------------------------------------------------------
+
+
+def judged(running: JSON, traces: JSON | None = None, on_relay: tuple[tuple[int | None, str], ...] = (), host: tuple[str, ...] = ()) -> list[Finding]:
+    now = BEGIN + running["age_s"]
+    return call_history.diagnose(call_of_view(running, now), [], now, traces or {}, on_relay, host)
+
+
+def blames(findings: list[Finding]) -> bool:
+    """Whether a party or its network is said to be at fault."""
+    return any(word in finding.text for finding in findings for word in ("has sent nothing", "stopped sending", "lost before they arrived", "Not one packet"))
+
+
+def test_packets_without_a_next_hop_are_the_hosts_fault() -> None:
+    key = f"{telling.CALLER} > {telling.TO_CALLER}"
+    for idle_s in (0.02, 12.0):
+        stream = offloaded("caller", idle_s=idle_s)
+        found = judged(snapshot(line(stream, offloaded("callee"), caller=leg("caller", relay_packets=618))), {key: {"verdict": "pass", "reason": "no-next-hop"}}, ((1, "caller"),))
+        assert found[0].level == "problem" and found[0].text.startswith(f"This host has no next hop for packets of the call (the caller's to {CALLEE})"), found
+        assert not blames(found)
+
+
+@pytest.mark.parametrize("parties", [("caller",), ("callee",), ("caller", "callee")])
+def test_who_is_counted_by_the_relay_is_not_silent(parties: tuple[str, ...]) -> None:
+    """Their entries meet nothing, as the program was detached."""
+    streams = [offloaded(party, idle_s=40.0 if party in parties else 0.02) for party in ("caller", "callee")]
+    legs = {party: leg(party, relay_packets=900) for party in parties}
+    cause = "eth0 has no program of the softswitch now"
+    found = judged(snapshot(line(*streams, **legs)), on_relay=tuple((1, party) for party in parties), host=(cause,))
+    assert found[0].text.startswith("Media flows both ways") and not blames(found), found
+    assert f"problem: {cause[0].upper()}{cause[1:]}." in [f"{finding.level}: {finding.text}" for finding in found]
+    assert sum("arrive at the relay, past the data plane" in finding.text for finding in found) == len(parties)
+    assert blames(judged(snapshot(line(*streams, **legs)))), "a relay whose count stands still says that they are silent"
+
+
+@pytest.mark.parametrize(("lost", "relay_packets", "known"), [(900, 930, False), (900, 450, False), (900, 20, True), (900, None, True), (40, 900, True), (0, 900, True)])
+def test_a_gap_that_the_relay_may_have_carried_is_no_loss(lost: int, relay_packets: int | None, known: bool) -> None:
+    stream = offloaded("caller", counters=counters(3000, lost=lost))
+    call = call_of_view(snapshot(line(stream, offloaded("callee"), caller=leg("caller", relay_packets=relay_packets))), BEGIN)
+    quality = stream_quality(call.lines[0], Side.CALLER, None, 100.0)
+    assert (quality["lost"], quality["loss_percent"] is not None) == ((lost, True) if known else (None, False))
+    assert known or (quality["mos"] is None and f"{lost} packets did not come to the data plane" in quality["note"])
+    assert blames(call_history.diagnose(call, [], BEGIN + 60, {})) == (known and lost > 0)
+
+
+def test_a_gap_while_the_host_let_packets_past_is_no_loss_in_the_record() -> None:
+    case = Case()
+    case.ended(ended_line(rtp=counters(3000, lost=900)))
+    events, _ = case.history.of(case.call) or ([], 0)
+    (call,) = call_history.ended_calls(events).values()
+    assert stream_quality(went_past(call, "").lines[0], Side.CALLER, None, 100.0)["lost"] == 900
+    assert stream_quality(went_past(call, "eth0 has no program").lines[0], Side.CALLER, None, 100.0)["lost"] is None
+
+
+@pytest.mark.parametrize(("reason", "says"), [("media-timeout", "The media time-out ended the call"), ("relay-timeout", "The relay ended the call")])
+def test_a_call_that_a_time_out_ended_says_so_first(reason: str, says: str) -> None:
+    case = Case()
+    case.pause(90)
+    case.ended(ended_line(rtp=counters(500), reason=reason), reason=reason)
+    first, *rest = case.findings()
+    assert first.level == "problem" and first.text.startswith(says)
+    assert rest[0].text.startswith("Media flowed both ways")
+
+
+def test_an_answer_in_sip_without_a_command_is_said() -> None:
+    case = Case()
+    case.sip("INVITE", tags=("A", None), sdp=[sdp()])
+    case.control("U")
+    case.sip(200, sdp=[sdp(address="192.0.2.3")], source="192.0.2.3:5060")
+    open_line = line(relayed("caller", "waiting-for-answer"), relayed("callee", "waiting-for-answer"), callee=unheard("callee", signalled=None), caller=leg("caller", relay_port=None))
+    text = case.findings(snapshot(open_line))[0].text
+    assert "answered the call (200), and no command with the answer came to the agent" in text
+
+
+def test_a_phone_that_sends_to_a_wrong_port_is_named_with_it() -> None:
+    wrong = line(offloaded("caller", 200, reason="one-way"), relayed("callee", "waiting-for-media"), callee=unheard("callee", sends_to="203.0.113.1:40000"))
+    words = Case().words(snapshot(wrong))
+    assert f"its signalled address {CALLEE} sends to 203.0.113.1:40000, and it was told to send to {TO_CALLEE}" in words
+    assert "blocks what it sends" not in words, "what is known takes the place of guesses"

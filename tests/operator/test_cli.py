@@ -112,7 +112,7 @@ async def test_why_explains_in_plain_words(agent):
     assert (code, err) == (0, "")
     for words in (
         "Call second@x on relay r1, begun 2026-11-21T10:00:02+00:00, 1 min 16 s ago",
-        "caller: signalled 10.0.0.9:6000; sends from 198.51.100.9:41000 (not as signalled); sends to relay port 192.0.2.1:35002; 2 packets came there from other sources",
+        "caller: signalled 10.0.0.9:6000; sends from 198.51.100.9:41000 (not as signalled); told to send to relay port 192.0.2.1:35002; 2 packets came there from other sources",
         "callee: signalled 203.0.113.5:7000; no source latched yet",
         "caller->callee RTP: offloaded for 12.5 s, reason offloaded",
         "entry: 198.51.100.9:41000 > 192.0.2.1:35002 leaves as 192.0.2.1:35000 > 203.0.113.5:7000",

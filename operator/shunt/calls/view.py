@@ -52,6 +52,7 @@ def _leg(leg: Leg) -> dict[str, Any]:
         "source_mismatches": leg.source_mismatches,
         "relay_packets": leg.relay_packets,
         "relay_packets_age_s": leg.relay_packets_age_s,
+        "sends_to": _text(leg.sends_to),
     }
 
 
@@ -71,7 +72,7 @@ def _stream(stream: Stream, line: Line, now: float, told_ms: float | None) -> di
         "rewrite": f"{stream.installed.src} > {stream.installed.dst}" if stream.installed else None,
         "packets": total.packets if stream.counted else None,
         "bytes": total.bytes if stream.counted else None,
-        "lost": total.lost if known else None,
+        "lost": total.lost if known and not total.unsure else None,
         "reordered": total.reordered if known else None,
         "duplicates": total.duplicates if known else None,
         "jitter_ms": total.jitter_ms,

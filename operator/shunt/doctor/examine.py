@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shunt.config.model import Config
-from shunt.doctor import interfaces, kernel, output, peers, ports, services, storage
+from shunt.doctor import health, interfaces, kernel, output, peers, ports, services, storage
 from shunt.doctor.facts import Facts
 from shunt.doctor.finding import Group
 
@@ -15,6 +15,7 @@ _CHECKS = (
     ("Folders and files", storage.check),
     ("Ports and sockets", ports.check),
     ("Data plane, relays, Redis", peers.check),
+    ("Calls, packets, programs now", health.check),
 )
 
 

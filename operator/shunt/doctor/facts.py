@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,8 @@ class Network:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A host. Maps have what the configuration asks for: `links` by interface (None: there is none such), `places` by path, `groups` by name (its id,
-    None: there is none such), `relays` by name, `programs` by daemon (its version, None: it is not installed), `readable` by file (why it cannot be read, None: it can)."""
+    None: there is none such), `relays` by name, `programs` by daemon (its version, None: it is not installed), `readable` by file (why it cannot be read, None: it can). health: GET /v1/health of the operator
+    daemon, None: it was not asked."""
 
     links: Mapping[str, Link | None | Unknown]
     kernel: Kernel
@@ -249,3 +250,4 @@ class Facts:
     conntrack: Conntrack | None
     policies: tuple[Policy, ...] | Unknown
     networks: tuple[Network, ...] | Unknown
+    health: Mapping[str, Any] | Unknown | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from shunt.config.model import Config
 from shunt.doctor.facts import XDP_BASIC, XDP_BUFFERS, XDP_TRANSMIT, Facts, Link, Unknown
 from shunt.doctor.finding import Finding
+from shunt.health.judge import xdp_missing
 
 _SLOWER = "slower, and local senders that use UDP segmentation offload are not relayed correctly"
 _ONE_BUFFER_MTU = 3486
@@ -29,7 +30,7 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
     links = {name: link for name in names if isinstance(link := facts.links[name], Link)}
     stacked = {name: link for name, link in links.items() if link.below}
     links = {name: link for name, link in links.items() if link.below not in links}
-    modes = xdp_modes(config.softswitch.mode, links)
+    modes = xdp_modes(config.softswitch.mode, links) | _detached(config.softswitch.listen, links, facts)
     for name in names:
         yield _present(name, "softswitch.interfaces", facts.links[name])
         if (link := links.get(name)) is None:
@@ -43,6 +44,15 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
     if len(mtus) > 1:
         each = ", ".join(f"{link.name} {link.mtu}" for link in links.values())
         yield Finding("warn", "MTU", f"differs: {each}; what the output interface cannot take goes to the relay", "give all of them the same MTU")
+
+
+def _detached(listen: Sequence[str], links: Mapping[str, Link], facts: Facts) -> dict[str, Finding]:
+    """Interfaces that have lost the program of a softswitch that runs."""
+    bound = facts.ports.bound
+    if isinstance(bound, Unknown) or not any(one.kind == "unix" and f"unix:{one.path}" in listen for one in bound):
+        return {}
+    lost = {name: xdp_missing(name) for name, link in links.items() if link.attached is None}
+    return {name: Finding("fail", f"XDP on {name}", finding.cause, finding.remedy) for name, finding in lost.items()}
 
 
 def _present(name: str, key: str, link: Link | None | Unknown) -> Finding:

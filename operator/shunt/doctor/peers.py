@@ -52,7 +52,12 @@ def _relay(name: str, socket: str, relay: Relay | BuiltinRelay, found: RelayAnsw
     if found.error is not None:
         start = "shunt-relay" if isinstance(relay, BuiltinRelay) else relay.type
         key = "builtin_relay.listen" if isinstance(relay, BuiltinRelay) else "relays[].socket"
-        return Finding("fail", subject, found.error, f"start {start}; compare {key} with its control socket, and its access list with this host's address")
+        return Finding(
+            "fail",
+            subject,
+            found.error,
+            f"see whether {start} runs, and whether a packet filter drops commands or replies; compare {key} with its control socket, and its access list with this host's address",
+        )
     if isinstance(relay, Relay) and relay.is_rtpengine:
         return Finding("ok", subject, "rtpengine, answers ping with pong")
     can = [date for date in ASKED if found.can.get(date)]

@@ -122,7 +122,7 @@ def _program(name: str, found: str | None | Unknown) -> Finding:
 def _agent(found: Agent | Unknown | None) -> Finding:
     subject = "running agent"
     if found is None:
-        return Finding("ok", subject, "none")
+        return Finding("warn", subject, "none: no call is served", "start it: systemctl start shunt-agent (its log says why it ended)")
     if isinstance(found, Unknown):
         return Finding("unknown", subject, found.reason)
     if found.version != __version__:

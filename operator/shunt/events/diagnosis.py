@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from shunt.quality.codecs import carries_speech, codec_of
 from shunt.quality.now import ANSWER_S, LOSS_PERCENT, NEVER_MEDIA
 from shunt.quality.report import clock_known, speech_type
 
-_SILENT_S = 3.0  # longer than any gap that comfort noise leaves
+SILENT_S = 3.0  # longer than any gap that comfort noise leaves
 _JITTER_MS = 30.0
 _LEVELS = ("problem", "hint", "ok")
 # RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291: addresses that mean something only where they are.
@@ -51,12 +51,15 @@ class Evidence:
     """What else is known of a call when it is judged. All of it may be missing.
 
     sdp: the last SDP's media line by media index and party; traces: the data plane's own word on an entry, by its key; stale: why
-    nobody knows what an entry meets at present, "" where that is known.
+    nobody knows what an entry meets at present, "" where that is known; on_relay: media index and party of whom the relay's count rose between two
+    questions; host: causes on this host (shunt.health) for which packets do not meet the data plane.
     """
 
     sdp: Mapping[tuple[int | None, str], SdpMedia] = field(default_factory=dict)
     traces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     stale: str = ""
+    on_relay: Collection[tuple[int | None, str]] = ()
+    host: Sequence[str] = ()
 
 
 def directions_of(events: Sequence[Event]) -> dict[tuple[int | None, str], SdpMedia]:
@@ -136,6 +139,12 @@ def _said(reply: bytes | None) -> str:
     return f"replied {reply.decode('latin-1')}"
 
 
+# The data plane's words for what keeps it from forwarding, explained.
+_STUCK = {
+    "no-next-hop": "This host has no route there, or its neighbour does not answer: see `ip route get` and `ip neigh`",
+    "too-big-for-output": "They are larger than the MTU of the interface that they leave by",
+    "output-cannot-transmit": "The interface that they leave by cannot send what native XDP redirects to it",
+}
 _Say = Callable[..., None]
 
 
@@ -152,6 +161,9 @@ class _Party:
         self.notices = [e for e in events if e.kind == LEARN and e.call_id == call_id and e.media == line.media and e.party == self.name and e.component == "rtp"]
         self.own = [e for e in self.notices if e.what in _OWN]
         self.listed = _listed(line.media or 1, events, evidence)
+        self.on_relay = (line.media, self.name) in evidence.on_relay
+        trace = evidence.traces.get(str(self.stream.installed.key)) if self.stream.installed is not None else None
+        self.stuck = "" if trace is None or trace.get("verdict") in ("redirect", "tx") else trace.get("reason") or trace.get("verdict") or ""
 
     @property
     def sends(self) -> bool:
@@ -185,9 +197,14 @@ class _Party:
     def silent_since(self) -> float | None:
         """Seconds since its last packet, if that is long ago for media and the line is still up."""
         idle = self.stream.idle_s
-        if self.line.released is not None or idle is None or idle < _SILENT_S:
+        if self.line.released is not None or idle is None or idle < SILENT_S or self.on_relay:
             return None
         return idle
+
+    @property
+    def next_hop(self) -> str:
+        """Where its packets cannot be sent on to, because this host has no next hop there; "" where they can, or that is not known."""
+        return str(self.stream.installed.dst) if self.stuck == "no-next-hop" and self.stream.installed is not None else ""
 
     @property
     def means_to_be_silent(self) -> bool:
@@ -237,25 +254,48 @@ def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, eviden
 
     caller, callee = (_Party(call.call_id, line, side, events, evidence) for side in (Side.CALLER, Side.CALLEE))
     if not line.answered:
-        _unanswered(line, caller, _rejection(events), say)
+        _unanswered(line, caller, _rejection(events), _accepted(events), say)
         return found
+    _cut(line, say)
     _sum_up(line, caller, callee, now - call.created, evidence, say)
+    if line.released is None:
+        for cause in evidence.host:
+            say("problem", f"{cause[0].upper()}{cause[1:]}.")
     final = _rejection(events)
     if final is not None:
         say("hint", f"The call ended with {_status(final)}: what was sent before was early media.")
     for party in (caller, callee):
         _about_sending(party, say)
     for party, other in ((caller, callee), (callee, caller)):
-        _about_reaching(party, other, evidence, say)
+        _about_reaching(party, other, say)
         _about_offload(party, say)
         _about_quality(party, say)
     # What is wrong comes first, the sum of it before all.
     return found[:1] + sorted(found[1:], key=lambda f: _LEVELS.index(f.level))
 
 
-def _unanswered(line: Line, caller: _Party, final: Event | None, say: _Say) -> None:
+def _accepted(events: Sequence[Event]) -> Event | None:
+    """The answer to a call's INVITE with media in it, as a copy of SIP shows it."""
+    return next((event for event in events if event.kind == SIP and event.facts["cseq"] == "INVITE" and event.what.startswith("2") and event.facts["lines"]), None)
+
+
+def _cut(line: Line, say: _Say) -> None:
+    """A line that nobody hung up."""
+    if line.released == reasons.MEDIA_TIMEOUT:
+        say("problem", "The media time-out ended the call: no packet of either party had come for the relay's time-out, neither to the data plane nor to the relay.")
+    elif line.released == reasons.RELAY_TIMEOUT:
+        say("problem", "The relay ended the call by its own time-out, or forgot it in a restart: it no longer had the session.")
+
+
+def _unanswered(line: Line, caller: _Party, final: Event | None, accepted: Event | None, say: _Say) -> None:
     if final is not None:
         say("hint", f"The call ended with {_status(final)}: there was no answer, and only the caller's offer is known.")
+        return
+    if accepted is not None:
+        say(
+            "problem",
+            f"{accepted.facts['source']} answered the call ({accepted.what}), and no command with the answer came to the agent: the SIP server asked the relay itself, or nobody. Whether media flows is not known here.",
+        )
         return
     over = f"; the line ended before ({line.released})" if line.released else " yet"
     say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.sends else ", and the caller sends already."))
@@ -267,6 +307,10 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
     if held and not over:
         say("hint", f"On hold: the {held[0].name}'s signalled address is {held[0].leg.signalled}, so nothing is sent to it.")
         return
+    stuck = [party for party in (caller, callee) if party.next_hop] if not over else []
+    if stuck:
+        words = " and ".join(f"the {party.name}'s to {party.next_hop}" for party in stuck)
+        say("problem", f"This host has no next hop for packets of the call ({words}): the data plane passes them to the relay, which can reach no more than the host does.", stuck[0])
     speaking = [party for party in (caller, callee) if party.sends and party.silent_since is None]
     mute = [party for party in (caller, callee) if party not in speaking]
     unknown = not over and bool(evidence.stale) and any(party.stream.state is State.OFFLOADED for party in speaking)
@@ -277,8 +321,10 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
     if not mute and unplayable:
         say("problem", f"Packets {'came' if over else 'come'} from both, but {unplayable}.")
         return
+    if not mute and stuck:
+        return
     if not mute:
-        offloaded = [p for p in (caller, callee) if p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded)]
+        offloaded = [p for p in (caller, callee) if not p.on_relay and (p.stream.state is State.OFFLOADED or (over and p.stream.was_offloaded))]
         carrier = {2: "the data plane carries it", 1: f"the data plane carries the {offloaded[0].name}'s, the relay the other" if offloaded else "", 0: "the relay carries it"}[len(offloaded)]
         say("ok", f"Media {'flowed' if over else 'flows'} both ways; {carrier if not over else carrier.replace('carries', 'carried')}.")
         return
@@ -317,10 +363,22 @@ def _how_mute(party: _Party) -> str:
 
 def _about_sending(party: _Party, say: _Say) -> None:
     leg = party.leg
+    if party.on_relay and party.stream.state is State.OFFLOADED and party.stream.idle_s is not None:
+        say(
+            "problem",
+            f"The {party.name}'s packets arrive at the relay, past the data plane: the relay counts them now, and their entry met the last one {_seconds(party.stream.idle_s)} ago.",
+            party,
+        )
     if not party.sends and not leg.held and not party.means_to_be_silent:
         sources = party.sources()
         said = f"signalling names {leg.signalled} as its own" if leg.signalled is not None else "signalling named no address of it"
-        if not sources:
+        if leg.sends_to is not None:
+            say(
+                "problem",
+                f"The {party.name} sends to a wrong port: its signalled address {leg.signalled} sends to {leg.sends_to}, and it was told to send to {leg.relay}. Something has changed the SDP that it got, or it keeps the port of another call.",
+                party,
+            )
+        elif not sources:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
             if (private := party.private) is not None:
@@ -363,13 +421,13 @@ def _why_not(party: _Party, source: Endpoint) -> str:
     return "another stream's"
 
 
-def _about_reaching(party: _Party, other: _Party, evidence: Evidence, say: _Say) -> None:
+def _about_reaching(party: _Party, other: _Party, say: _Say) -> None:
     entry = party.stream.installed
     if entry is None:
         return
-    trace = evidence.traces.get(str(entry.key))
-    if trace is not None and trace.get("verdict") not in ("redirect", "tx"):
-        say("problem", f"The data plane does not forward the {party.name}'s packets to {entry.dst}: {trace.get('reason') or trace.get('verdict')}.", party)
+    if party.stuck:
+        explained = _STUCK.get(party.stuck, "")
+        say("problem", f"The data plane does not forward the {party.name}'s packets to {entry.dst}: {party.stuck}{f'. {explained}' if explained else ''}.", party)
     if other.leg.latched is None and not other.leg.asymmetric and _is_private(entry.dst):
         say(
             "problem",
@@ -388,6 +446,8 @@ def _about_offload(party: _Party, say: _Say) -> None:
 
 def _about_quality(party: _Party, say: _Say) -> None:
     total = party.measured
+    if total.unsure:
+        say("hint", f"{total.lost} of the {party.name}'s packets did not come to the data plane, which is no loss that is known: {total.unsure}.", party)
     if total.loss_percent is not None and total.loss_percent >= LOSS_PERCENT and total.measured >= 50:
         say("problem", f"{total.loss_percent:.1f} % of the {party.name}'s packets were lost before they arrived here: the loss is between it and this server.", party)
     formats = party.sdp.formats if party.sdp is not None else ()

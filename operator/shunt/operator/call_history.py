@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,12 +77,33 @@ def uncertainty(call: Call) -> str:
     return ""
 
 
-def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[str, Mapping[str, str]]) -> list[Finding]:
-    """Judge a call that runs or is over. now: Unix time; traces: the data plane's own word on an entry, by its key."""
+def on_relay(before: Call, after: Call) -> frozenset[tuple[int | None, str]]:
+    """Media index and party of whom the relay has counted more packets between two questions."""
+    counted = {(line.media, side.value): leg.relay_packets for line in before.lines for side, leg in line.legs.items()}
+    return frozenset(
+        (line.media, side.value)
+        for line in after.lines
+        for side, leg in line.legs.items()
+        if leg.relay_packets is not None and (known := counted.get((line.media, side.value))) is not None and leg.relay_packets > known
+    )
+
+
+def seems_silent(call: Call) -> bool:
+    """Whether a stream of a running call has an entry that meets nothing while the relay has counted packets of it: the relay is to be asked again."""
+    return any(
+        stream.component is Component.RTP and stream.state is State.OFFLOADED and (stream.idle_s or 0.0) >= diagnosis.SILENT_S and line.legs[stream.sender].relay_packets
+        for line in call.lines
+        if line.released is None
+        for stream in line.streams
+    )
+
+
+def diagnose(call: Call, events: Sequence[Event], now: float, traces: Mapping[str, Mapping[str, str]], rising: Collection[tuple[int | None, str]] = (), host: Sequence[str] = ()) -> list[Finding]:
+    """Judge a call that runs or is over. now: Unix time; traces, rising, host: as of diagnosis.Evidence."""
     sdp: dict[tuple[int | None, str], SdpMedia] = dict(diagnosis.directions_of(events))
     for line in call.lines:
         sdp |= {(line.media or 1, side.value): leg.sdp for side, leg in line.legs.items() if leg.sdp is not None}
-    return diagnosis.diagnose(call, events, now, Evidence(sdp, traces, uncertainty(call)))
+    return diagnosis.diagnose(call, events, now, Evidence(sdp, traces, uncertainty(call), rising, host))
 
 
 def as_json(call_id: str, events: Sequence[Event], *, left_out: int, findings: Sequence[Finding], fresh: bool, quality: Sequence[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shunt.calls import reasons
 from shunt.calls.facts import Call, Entry, Leg, Line, Stream
 from shunt.calls.kinds import SIDES, Component, Side, State
-from shunt.calls.measurement import Measurement
+from shunt.calls.measurement import Measurement, beside_relay
 from shunt.calls.sdp import SdpMedia
 from shunt.net import Endpoint, FiveTuple
 
@@ -26,13 +27,13 @@ def sdp_media(sdp: Mapping[str, Any] | None) -> SdpMedia | None:
     return SdpMedia(sdp["medium"], sdp["direction"], formats, sdp["ptime_ms"], sdp["address"])
 
 
-def measurement(counters: Mapping[str, Any] | None) -> Measurement | None:
-    """The admin API's counters of a stream."""
+def measurement(counters: Mapping[str, Any] | None, relay_packets: int | None = None, host: str = "") -> Measurement | None:
+    """The admin API's counters of a stream. relay_packets, host: as of beside_relay."""
     if counters is None:
         return None
     if counters["lost"] is None:
         return Measurement(counters["packets"], counters["bytes"])
-    return Measurement(
+    measured = Measurement(
         packets=counters["packets"],
         bytes=counters["bytes"],
         measured=counters["packets"],
@@ -42,6 +43,7 @@ def measurement(counters: Mapping[str, Any] | None) -> Measurement | None:
         jitter_ms=counters["jitter_ms"],
         jitter_max_ms=counters["jitter_max_ms"],
     )
+    return beside_relay(measured, relay_packets, host)
 
 
 def entry(view: Mapping[str, Any] | None) -> Entry | None:
@@ -55,14 +57,14 @@ def entry(view: Mapping[str, Any] | None) -> Entry | None:
 # -- a call that runs ---------------------------------------------------------------------------------
 
 
-def call_of_view(view: Mapping[str, Any], now: float) -> Call:
-    """A call of the admin API's snapshots. now: when it was taken."""
+def call_of_view(view: Mapping[str, Any], now: float, host: str = "") -> Call:
+    """A call of the admin API's snapshots. now: when it was taken; host: why packets went past the data plane in its time."""
     lines = view["lines"]
-    return Call(view["call"], lines[0]["relay"] if lines else "", view["started_us"] / 1e6, [_line(line, now) for line in lines], view["counters_error"])
+    return Call(view["call"], lines[0]["relay"] if lines else "", view["started_us"] / 1e6, [_line(line, now, host) for line in lines], view["counters_error"])
 
 
-def _line(view: Mapping[str, Any], now: float) -> Line:
-    streams = [_stream(stream, now) for stream in view["streams"]]
+def _line(view: Mapping[str, Any], now: float, host: str) -> Line:
+    streams = [_stream(stream, now, view[stream["from"]]["relay_packets"], host) for stream in view["streams"]]
     contested = {stream.sender for stream in streams if stream.reason == reasons.CONTESTED and stream.component is Component.RTP}
     legs = {side: _leg(view[side.value], side in contested) for side in SIDES}
     return Line(view["from_tag"], view["to_tag"], view["media"], legs, streams, view["released"])
@@ -81,10 +83,11 @@ def _leg(view: Mapping[str, Any], contested: bool) -> Leg:
         sdp=sdp_media(view["sdp"]),
         relay_packets=view["relay_packets"],
         relay_packets_age_s=view["relay_packets_age_s"],
+        sends_to=endpoint(view.get("sends_to")),
     )
 
 
-def _stream(view: Mapping[str, Any], now: float) -> Stream:
+def _stream(view: Mapping[str, Any], now: float, relay_packets: int | None, host: str) -> Stream:
     after_us = view.get("offloaded_after_us")
     return Stream(
         Side(view["from"]),
@@ -96,7 +99,7 @@ def _stream(view: Mapping[str, Any], now: float) -> Stream:
         installed=entry(view["entry"]),
         was_offloaded=view["was_offloaded"],
         offloaded_after_ms=None if after_us is None else after_us / 1000,
-        measured=measurement(view["counters"]),
+        measured=measurement(view["counters"], relay_packets, host),
         # What never had an entry carried nothing there.
         counted=view["counters"] is not None or not view["was_offloaded"],
         age_s=view["counters_age_s"],
@@ -110,6 +113,14 @@ def _stream(view: Mapping[str, Any], now: float) -> Stream:
 def call_of_end(call_id: str, facts: Mapping[str, Any], end: float) -> Call:
     """The call of an event `ended`. end: when it happened."""
     return Call(call_id, facts["relay"], facts["started_us"] / 1e6, [_ended_line(facts, line, end) for line in facts["lines"]])
+
+
+def went_past(call: Call, host: str) -> Call:
+    """The same call, in whose time packets went past the data plane. host: why; "": none did."""
+    if not host:
+        return call
+    lines = [replace(line, streams=[stream if stream.measured is None else replace(stream, measured=beside_relay(stream.measured, None, host)) for stream in line.streams]) for line in call.lines]
+    return replace(call, lines=lines)
 
 
 def _ended_line(facts: Mapping[str, Any], line: Mapping[str, Any], end: float) -> Line:
@@ -142,5 +153,5 @@ def _ended_stream(side: Side, component: Component, line: Mapping[str, Any], end
         since=end,
         was_offloaded=party["offloaded"] if rtp else party["rtcp"] is not None,
         offloaded_after_ms=None if after_us is None else after_us / 1000,
-        measured=measurement(party[component.value]),
+        measured=measurement(party[component.value], party["relay_packets"]),
     )

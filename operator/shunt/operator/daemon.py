@@ -127,7 +127,7 @@ class Daemon:
         await self._follower.rebuild()
         # What these do shows outside of this process: they get each event once.
         self._bus.subscribe(self._instruments, instruments.KINDS)
-        self._bus.subscribe(Endings(self._dialogs, self._instruments, self._records, self._homer, self._config.quality.delay_ms), ending_events.KINDS)
+        self._bus.subscribe(Endings(self._dialogs, self._instruments, self._records, self._homer, self._config.quality.delay_ms, self._health.past_data_plane), ending_events.KINDS)
         if self._conferences is not None:
             self._conferences.follow(self._bus)
         if self._rooms is not None:

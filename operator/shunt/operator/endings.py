@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shunt.calls.facts import Call
 from shunt.calls.kinds import SIDES
 from shunt.calls.sdp import SdpMedia
@@ -9,6 +11,7 @@ from shunt.cdr.record import record
 from shunt.events.bus import NOTE, Event
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
+from shunt.operator.calls import went_past
 from shunt.operator.dialogs import Dialogs
 from shunt.operator.records import Records
 
@@ -23,8 +26,11 @@ def media_of(call: Call, dialogs: Dialogs, index: int | None) -> SdpMedia | None
 class Endings:
     """Subscriber of the bus, for events of KINDS."""
 
-    def __init__(self, dialogs: Dialogs, instruments: Instruments, records: Records | None, homer: HomerExport | None, delay_ms: float) -> None:
-        """delay_ms: the one-way delay that ratings assume."""
+    def __init__(
+        self, dialogs: Dialogs, instruments: Instruments, records: Records | None, homer: HomerExport | None, delay_ms: float, past: Callable[[float, float], str] = lambda begin, end: ""
+    ) -> None:
+        """delay_ms: the one-way delay that ratings assume; past: why packets went past the data plane between two times."""
+        self._past = past
         self._dialogs, self._instruments, self._records, self._homer, self._delay_ms = dialogs, instruments, records, homer, delay_ms
 
     def __call__(self, event: Event) -> None:
@@ -32,6 +38,7 @@ class Endings:
         if event.what != "ended":
             return
         call: Call = event.facts["call"]
+        call = went_past(call, self._past(call.created, event.at))
         entry = record(
             call,
             event.facts["reason"],

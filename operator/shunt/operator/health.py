@@ -21,6 +21,11 @@ from shunt.operator.asking import Agent as Asked
 from shunt.operator.calls import call_of_view
 
 KINDS = (SIP, CONTROL)
+OF_MEDIA = ("xdp-missing", "xdp-loopback", "past-data-plane", "unrouted")
+"""Codes of findings that explain what a call's media meets."""
+_PAST = ("xdp-missing", "past-data-plane")
+"""Codes with which packets of offloaded streams go past the data plane."""
+_PAST_KEPT = 1000
 _Value = TypeVar("_Value")
 _PERIOD_S = 5.0
 _FRESH_S = 1.0
@@ -212,6 +217,7 @@ class Health:
         self._facts: Agent | Unknown = Unknown("it has not been asked yet")
         self._looking: asyncio.Lock = asyncio.Lock()
         self._offset: deque[tuple[float, float]] = deque()
+        self._past: deque[tuple[float, float, str]] = deque(maxlen=_PAST_KEPT)
 
     async def run(self) -> None:
         """Look again and again, for ever."""
@@ -262,7 +268,18 @@ class Health:
         else:
             self._samples.add(time.monotonic(), status)
             self._facts = await self._closer(agent_of(status, self._samples.flow()))
-        self._looked = time.monotonic()
+        before, self._looked = self._looked, time.monotonic()
+        if (past := self.last().of(*_PAST)) is not None:
+            # It may have been so since the look before.
+            since = time.time() - (0.0 if before is None else self._looked - before)
+            if self._past and self._past[-1][2] == past.cause and self._past[-1][1] >= since - _PERIOD_S:
+                since = self._past.pop()[0]
+            self._past.append((since, time.time(), past.cause))
+
+    def past_data_plane(self, begin: float, end: float) -> str:
+        """Why packets went past the data plane at some moment of a time; "": none are known to have. begin, end: Unix time."""
+        # The next look comes within the period.
+        return next((cause for since, until, cause in reversed(self._past) if since <= end and until + _PERIOD_S >= begin), "")
 
     async def _closer(self, agent: Agent) -> Agent:
         """The facts with what only calls tell, where there is something to see."""

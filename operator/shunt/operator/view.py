@@ -17,17 +17,18 @@ from shunt.calls.kinds import Component, Stop
 from shunt.calls.view import call_view
 from shunt.config.model import Config
 from shunt.events import diagnosis
+from shunt.events.bus import Event
 from shunt.events.history import History
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.operator import call_history
 from shunt.operator.asking import Agent
-from shunt.operator.calls import call_of_view
+from shunt.operator.calls import call_of_view, went_past
 from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs, Found
 from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
-from shunt.operator.health import Health
+from shunt.operator.health import OF_MEDIA, Health
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
@@ -36,6 +37,7 @@ from shunt.quality.now import call_now
 from shunt.quality.report import call_quality
 
 _PAGE = 1000  # the most that the admin API gives at once
+_BETWEEN_COUNTS_S = 0.3  # several packets of any codec
 _FRESH = 100  # of a page of so many calls counters are read from the data plane
 
 
@@ -143,7 +145,7 @@ class OperatorView:
                 if after is None or passed >= offset + limit or offset >= total:
                     break
         now = time.time()
-        return [self._listed(call_of_view(call, now), now) for call in found], total
+        return [self._listed(self._of_view(call, now), now) for call in found], total
 
     async def _with_problems(self, state: str | None, reason: str | None, match: str | None) -> list[dict[str, Any]]:
         """All calls of which something is wrong now, by counters that are read for it."""
@@ -153,13 +155,13 @@ class OperatorView:
             while True:
                 page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=_FRESH, after=after, fresh=True)
                 now = time.time()
-                found += [listed for call in page["calls"] if (listed := self._listed(call_of_view(call, now), now))["problems"]]
+                found += [listed for call in page["calls"] if (listed := self._listed(self._of_view(call, now), now))["problems"]]
                 after = page["next"]
                 if after is None:
                     return found
 
     def _listed(self, call: Call, now: float) -> dict[str, Any]:
-        return self._shown(call, now) | call_now(call, self._quality(call), now - call.created)
+        return self._shown(call, now) | call_now(call, self._quality(call), now - call.created, self._health.past_data_plane(now, now))
 
     def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
         """As AgentView.find."""
@@ -170,8 +172,13 @@ class OperatorView:
         call = await self._running(call_id, fresh=False)
         if call is None:
             events, _ = self._history.of(call_id) or ([], 0)
-            call = call_history.ended_calls(events).get(call_id)
+            call = self._ended(events).get(call_id)
         return None if call is None else self._with_quality(call)
+
+    def _ended(self, events: list[Event]) -> dict[str, Call]:
+        """Calls whose end is among the events."""
+        ends = {event.call_id: event.at for event in events}
+        return {name: went_past(call, self._health.past_data_plane(call.created, ends.get(name, call.created))) for name, call in call_history.ended_calls(events).items()}
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
         """As AgentView.why. Raises AgentUnavailable, DataPlaneUnavailable."""
@@ -191,7 +198,10 @@ class OperatorView:
             if error.status == 404:
                 return None
             raise
-        return call_of_view(view, time.time())
+        return self._of_view(view, time.time())
+
+    def _of_view(self, view: admin.Call, now: float) -> Call:
+        return call_of_view(view, now, self._health.past_data_plane(view["started_us"] / 1e6, now))
 
     def _shown(self, call: Call, now: float) -> dict[str, Any]:
         events, _ = self._history.of(call.call_id) or ([], 0)
@@ -210,7 +220,7 @@ class OperatorView:
         kept = self._history.of(call_id)
         events, left_out = kept or ([], 0)
         events = call_history.in_sip_order(events)
-        ended, findings, calls, fresh = call_history.ended_calls(events), [], [], True
+        ended, findings, calls, fresh = self._ended(events), [], [], True
         for name in dict.fromkeys([call_id, *(event.call_id for event in events)]):
             try:
                 call = await self._running(name, fresh=True) or ended.get(name)
@@ -225,13 +235,25 @@ class OperatorView:
         if kept is None and not calls:
             return None
         now = time.time()
+        host = [finding.cause for finding in self._health.last().failed if finding.code in OF_MEDIA] if calls else []
         for call in calls:
-            findings += call_history.diagnose(call, events, now, await self._traces(call))
+            findings += call_history.diagnose(call, events, now, await self._traces(call), await self._on_relay(call), host)
         if not calls and not findings:
             findings = diagnosis.diagnose(None, events, now)
         common, _ = self._history.of("") or ([], 0)
         quality = [(call.call_id, self._quality(call)) for call in calls]
         return call_history.as_json(call_id, call_history.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
+
+    async def _on_relay(self, call: Call) -> frozenset[tuple[int | None, str]]:
+        """Whose packets the relay counts at this moment, where the data plane meets none."""
+        if not call_history.seems_silent(call):
+            return frozenset()
+        await asyncio.sleep(_BETWEEN_COUNTS_S)
+        try:
+            again = await self._running(call.call_id, fresh=True)
+        except (AgentUnavailable, DataPlaneUnavailable):
+            again = None
+        return frozenset() if again is None else call_history.on_relay(call, again)
 
     async def _traces(self, call: Call) -> dict[str, dict[str, str]]:
         """The data plane's own word on each RTP entry of a call; without those that it does not say."""

@@ -17,9 +17,10 @@ _LACKING = frozenset({reasons.TABLE_FULL, reasons.HASH_COLLISION, reasons.DATA_P
 NEVER_MEDIA = frozenset({"recvonly", "inactive"})
 
 
-def call_now(call: Call, quality: Sequence[Mapping[str, Any]], age_s: float) -> dict[str, Any]:
-    """{problems: [text], loss_percent, jitter_ms, mos}: the worst of all RTP streams; None: not measured. quality: quality.report.call_quality of the call."""
-    problems = [text for line in call.lines if line.released is None for text in _of_line(line, age_s)]
+def call_now(call: Call, quality: Sequence[Mapping[str, Any]], age_s: float, host: str = "") -> dict[str, Any]:
+    """{problems: [text], loss_percent, jitter_ms, mos}: the worst of all RTP streams; None: not measured. quality: quality.report.call_quality of the call;
+    host: why packets go past the data plane now, "": none are known to."""
+    problems = [text for line in call.lines if line.released is None for text in _of_line(line, age_s, host)]
     sides = [(side.value, media[side.value]) for media in quality for side in Side]
     for party, found in sides:
         if found["loss_percent"] is not None and found["loss_percent"] >= LOSS_PERCENT:
@@ -40,7 +41,7 @@ def call_now(call: Call, quality: Sequence[Mapping[str, Any]], age_s: float) -> 
     }
 
 
-def _of_line(line: Line, age_s: float) -> list[str]:
+def _of_line(line: Line, age_s: float, host: str) -> list[str]:
     streams = {side: line.stream(side, Component.RTP) for side in Side}
     quiet = [side for side in Side if (sdp := line.legs[side].sdp) is not None and sdp.direction in NEVER_MEDIA]
     held = any(leg.held for leg in line.legs.values())
@@ -49,7 +50,9 @@ def _of_line(line: Line, age_s: float) -> list[str]:
     if line.answered and age_s >= ANSWER_S and not held and waiting:
         found.append("no media from either party" if len(waiting) == 2 else f"one-way: no media from the {waiting[0].value}")
     for side, stream in streams.items():
-        if stream.reason == reasons.SILENT and side not in quiet:
+        if stream.reason == reasons.SILENT and host:
+            found.append(f"media of the {side.value} is not known: {host}")
+        elif stream.reason == reasons.SILENT and side not in quiet:
             found.append(f"the {side.value} is silent" + ("" if stream.idle_s is None else f" for {stream.idle_s:.0f} s"))
         elif stream.reason == reasons.CONTESTED:
             found.append(f"two sources claim to be the {side.value}")

@@ -51,7 +51,7 @@ def stream_quality(line: Line, sender: Side, sdp: SdpMedia | None, delay_ms: flo
         "codec": rated.codec,
         "packets": total.packets if carried else None,
         "bytes": total.bytes if carried else None,
-        "lost": total.lost if known else None,
+        "lost": total.lost if known and not total.unsure else None,
         "loss_percent": _rounded(total.loss_percent),
         "reordered": total.reordered if known else None,
         "duplicates": total.duplicates if known else None,

@@ -32,6 +32,8 @@ def score(measured: Measurement, codec: Codec | None, payload_type: int | None, 
         return Score(name, None, None, "not measured: the data plane counts packets but does not measure loss and jitter")
     if measured.measured < LEAST_PACKETS:
         return Score(name, None, None, f"not rated: {measured.measured} packets are too few")
+    if measured.unsure:
+        return Score(name, None, None, f"not rated: {measured.lost} packets did not come to the data plane, and {measured.unsure}")
     if codec is None:
         seen = "was not seen" if payload_type is None else f"{payload_type} is dynamic, and no SDP was seen that names it"
         return Score(None, None, None, f"not rated: the codec is not known (payload type {seen})")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
 import os
 import re
 import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from shunt.admin.client import AdminClient
 from shunt.admin.errors import AdminError, AgentUnreachable
 from shunt.calls.reasons import NOT_IN_DATA_PLANE
-from shunt.config.model import Journal
+from shunt.config.load import api_token
+from shunt.config.model import Api, Journal
 from shunt.config.values import SocketAddress, host_port
 from shunt.doctor.facts import Agent, Connection, RedisAnswer, RelayAnswer, Unknown
 
 LIMIT_S = 1.0
 _REPEAT_S = 0.3
+_HEALTH_S = 4.5  # the operator daemon waits for the agent for 4 s
 _LARGEST = 65_535
 _PING = b"d7:command4:pinge"
 
@@ -215,3 +219,41 @@ def agent(socket_path: str) -> Agent | None | Unknown:
         return None if connect(f"unix:{socket_path}").code == "refused" else Unknown(error.detail)
     except AdminError as error:
         return Unknown(str(error))
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_HEALTH_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def health(settings: Api) -> dict[str, Any] | Unknown:
+    """GET /v1/health of the operator daemon."""
+    where = host_port(settings.listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(where.host, where.host)
+    connection: http.client.HTTPConnection
+    try:
+        token = api_token(settings)
+        if where.path:
+            connection = _UnixConnection(where.path)
+        elif settings.tls is not None:
+            # The certificate is for another name than this address.
+            context = ssl.create_default_context(cafile=settings.tls.certificate)
+            context.check_hostname = False
+            connection = http.client.HTTPSConnection(host, where.port, timeout=_HEALTH_S, context=context)
+        else:
+            connection = http.client.HTTPConnection(host, where.port, timeout=_HEALTH_S)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/health", headers={"Authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            found: dict[str, Any] = json.loads(answer.read())
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Unknown(f"{settings.listen}: {getattr(error, 'strerror', None) or error}")
+    if answer.status != 200 or "findings" not in found:
+        return Unknown(f"{settings.listen}: {found.get('error', 'it is no operator daemon of this version')}")
+    return found

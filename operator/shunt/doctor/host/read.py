@@ -26,6 +26,7 @@ def read(config: Config, programs: Mapping[str, str]) -> Facts:
         relays[BUILTIN] = Later(partial(peers.rtpproxy, config.builtin_relay.listen[0], ASKED), _ANSWERS_S)
     redis = Later(partial(peers.redis, config.journal), _ANSWERS_S) if config.journal is not None and config.journal.redis is not None else None
     agent = Later(partial(peers.agent, config.admin.socket), _LOCAL_S) if config.serves_agent else None
+    judged = Later(partial(peers.health, config.api), _ANSWERS_S) if config.serves_agent else None
     versions = {name: Later(partial(system.version, programs[name]), _LOCAL_S) for name in services.programs(config) if name in programs}
     chains = Later(system.chains, _LOCAL_S)
     policies = Later(partial(output.policies, [address for _, address, _ in config.media_ranges()]), _LOCAL_S)
@@ -58,6 +59,7 @@ def read(config: Config, programs: Mapping[str, str]) -> Facts:
         conntrack=system.conntrack(),
         policies=policies.result(),
         networks=networks.result(),
+        health=judged.result() if judged is not None else None,
     )
 
 
