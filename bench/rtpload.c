@@ -8,7 +8,7 @@
  *                                       not 20 ms after the one before it, give or take 2, and the last (CLOCK_MONOTONIC)
  *   hear FIRST LAST                     from now on notes which packets arrive at these ports, by SSRC
  *   heard SSRC COUNT                    answers "heard UNIQUE DUPLICATES OFFLOADED FIRST-OFFLOADED OVERFLOWN A-B …": of the first COUNT packets of a
- *                                       stream so many arrived, so many more than once, so many with a TTL that a router had in hand, from this
+ *                                       stream so many arrived, so many more than once, so many with the data plane's TTL (the lab lowers the relay's), from this
  *                                       sequence number on; packets that this program was too slow for; and the missing sequence numbers. Forgets the stream.
  *   count                               answers "sent LOW HIGH SPRAYED": packets of flows with ids below 65536, of the others, and sprayed
  * Ends at end of input. Packets leave by a raw socket with UDP checksum 0, which IPv4 allows (RFC 768).
@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 20, PAYLOAD = 172, SIZE = 28 + PAYLOAD, BATCH = 64, MOST = 1 << 18, FIRST_SSRC = 0x10000, HOST_TTL = 64, MOST_GAPS = 500 };
+enum { SLOTS = 20, PAYLOAD = 172, SIZE = 28 + PAYLOAD, BATCH = 64, MOST = 1 << 18, FIRST_SSRC = 0x10000, RELAYED_TTL = 60 /* tests/lab/topology.py */, MOST_GAPS = 500 };
 
 static const double LATE = 0.002, INTERVAL = 0.020; /* seconds */
 
@@ -162,7 +162,7 @@ static void note(const uint8_t *p, size_t length)
 	if (h->bits[seq / 64] >> seq % 64 & 1) { h->duplicates++; return; }
 	h->bits[seq / 64] |= 1ull << seq % 64;
 	h->unique++;
-	if (p[8] < HOST_TTL) {
+	if (p[8] > RELAYED_TTL) {
 		if (!h->offloaded++ || seq < h->first_offloaded) h->first_offloaded = seq;
 	}
 }

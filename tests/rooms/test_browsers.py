@@ -39,6 +39,14 @@ class Evening:
     def browsers(self) -> list[Browser]:
         return [self.ann, self.bob, self.cem]
 
+    def come(self) -> None:
+        """The phone calls, and one browser after the other enters."""
+        assert self.phone.call(ROOM) == 200, self.phone.answer
+        assert enter(self.room, self.ann, 1, []) is None
+        for whose, browser, others in ((2, self.bob, ["ann"]), (3, self.cem, ["ann", "bob"])):
+            taken = enter(self.room, browser, whose, others)
+            assert taken is not None
+
     def everybody_sees_everybody(self) -> None:
         """Further frames of everybody come to everybody."""
         for browser in self.browsers:
@@ -61,7 +69,9 @@ def evening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evening]:
         room.move_focus("127.0.0.1")
         server = sip_server(room, websockets=True)
         try:
-            yield Evening(room)
+            evening = Evening(room)
+            evening.come()
+            yield evening
         finally:
             print(room.diagnosis())
             server.stop()
@@ -69,11 +79,6 @@ def evening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evening]:
 
 def test_three_browsers_and_a_phone_see_and_hear_each_other(evening: Evening) -> None:
     room, phone = evening.room, evening.phone
-    assert phone.call(ROOM) == 200, phone.answer
-    assert enter(room, evening.ann, 1, []) is None
-    for whose, browser, others in ((2, evening.bob, ["ann"]), (3, evening.cem, ["ann", "bob"])):
-        taken = enter(room, browser, whose, others)
-        assert taken is not None
     for browser in evening.browsers:
         others = [one.name for one in evening.browsers if one is not browser]
         sees(browser, *others)

@@ -23,7 +23,7 @@ pub struct Commands {
 pub struct Streams {
     pub sent: u64,
     pub received: u64,
-    /// Packets that the data plane has forwarded: they have lived through one hop.
+    /// Packets that the data plane has forwarded.
     pub offloaded: u64,
     /// Streams of which the data plane has forwarded a packet.
     pub streams_offloaded: u32,
