@@ -13,6 +13,7 @@ ALLOWED = (
     (r"ptf is not installed", "the Python package of P4's packet test framework, with a switch"),
     (r"(OpenSIPS|opensips) is not installed( with WebSockets)?", "OpenSIPS 3.4 or newer, on PATH"),
     (r"rtpproxy is not installed", "rtpproxy 3.2 or newer, on PATH"),
+    (r"promtool is not installed", "the Debian package prometheus"),
     (r"kvazaar is not installed", "kvazaar, from source"),
     (r"siphon-rtp is not installed", "siphon-rtp, from source"),
     (r"(buildah|podman) is not installed", "make oci-test"),

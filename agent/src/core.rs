@@ -339,7 +339,7 @@ impl Core {
             Decision::Ended(ended) => {
                 self.stats.ended(&ended, now.since(ended.created));
                 let name = |relay| self.relays.get(relay).map_or("", |relay| relay.name.as_str());
-                self.events.ended(&ended, name, now);
+                self.events.ended(&ended, self.stats.calls_over(), name, now);
             }
         }
     }

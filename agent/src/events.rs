@@ -201,10 +201,10 @@ impl Events {
         });
     }
 
-    /// A call is over. `relay`: a relay's name.
-    pub fn ended<'a>(&self, ended: &Ended, relay: impl Fn(RelayId) -> &'a str, now: Time) {
+    /// A call is over. `number`: how many are, this one included; `relay`: a relay's name.
+    pub fn ended<'a>(&self, ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time) {
         self.append(|| {
-            let facts = facts::ended(ended, relay, now, self.clock.wall());
+            let facts = facts::ended(ended, number, relay, now, self.clock.wall());
             Event::of_call(&ended.call, Facts::Ended(Box::new(facts)))
         });
     }

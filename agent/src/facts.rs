@@ -210,12 +210,13 @@ pub fn table(written: &Written) -> TableFacts {
     }
 }
 
-/// A call that is over. `relay`: a relay's name; `wall`: the Unix time of `now`.
+/// A call that is over. `number`: of calls that have ended; `relay`: a relay's name; `wall`: the Unix time of `now`.
 #[must_use]
-pub fn ended<'a>(ended: &Ended, relay: impl Fn(RelayId) -> &'a str, now: Time, wall: Duration) -> EndedFacts {
+pub fn ended<'a>(ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time, wall: Duration) -> EndedFacts {
     let duration = now.since(ended.created);
     let first = ended.lines.first();
     EndedFacts {
+        number,
         reason: ended.reason,
         relay: first.map_or("", |line| relay(line.relay)).into(),
         from_tag: first.map(|line| (&*line.tag).into()).unwrap_or_default(),

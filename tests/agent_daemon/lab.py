@@ -55,7 +55,7 @@ class Lab:
         config |= changes
         self.edge.write_config(config)
         document = checked(self.edge.config)
-        document["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")}
+        document["admin"] = {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")} | config.get("admin", {})
         (self.work / "agent.json").write_text(json.dumps(document))
         relay = {
             "listen": [f"udp:127.0.0.1:{RELAY_PORT}"], "allow": ["127.0.0.0/8"], "socket_group": "root", "addresses": [EDGE_IP, EDGE_IP6],

@@ -126,7 +126,16 @@ def test_nothing_is_well_while_the_agent_does_not_answer() -> None:
     """What only the agent can tell is unknown; what this daemon knows itself is said."""
     judged = judge(Facts(Unknown("timed out"), SETUP, Signalling(), Own(records_error="full", events_error="refused")))
     assert codes(judged) == {"agent-unreachable", "records-waiting"}
-    assert set(judged.unknown) == set(CODES) - {"agent-unreachable", "events-missing", "events-unreachable", "events-rebuilding", "records-waiting", "position-not-kept", "clock-stepped"}
+    assert set(judged.unknown) == set(CODES) - {
+        "agent-unreachable",
+        "events-missing",
+        "events-unreachable",
+        "events-rebuilding",
+        "records-lost",
+        "records-waiting",
+        "position-not-kept",
+        "clock-stepped",
+    }
     assert judged.view()["verdict"] == "fail"
 
 

@@ -23,7 +23,13 @@ from tests.lab.ports import free_port
 from tests.tools.agent import AGENT, Agent
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = {"history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0}, "cdr": {"written": 3, "failures": 0, "dropped": 0}, "homer": {"sent": 5, "dropped": 0}}
+CDR = {"up": False, "waiting": 2, "written": 3, "failures": 1, "dropped": 7, "lost_timestamp_seconds": 1795522088.5}
+OWN = {
+    "events": {"connected": True, "missing": {"expired": 5, "lost": 0}},
+    "history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0},
+    "cdr": CDR,
+    "homer": {"sent": 5, "dropped": 0},
+}
 RATED = {"packets": 500, "mos": 4.2, "codec": "PCMU", "loss_percent": 1.0, "jitter_ms": 2.0, "note": ""}
 
 
@@ -78,7 +84,7 @@ def whole(told: str | None) -> str:
     instruments = Instruments()
     instruments.quality([RATED])
     judged = Judgement() if told is not None else judge(Facts(Unknown("timed out")))
-    return exposition({"version": "1"} | OWN, told, instruments.registry, judged.view()).decode()
+    return exposition(OWN, told, instruments.registry, judged.view()).decode()
 
 
 async def test_the_exposition_is_valid_and_no_series_comes_twice(told: str) -> None:
@@ -96,6 +102,8 @@ def test_without_the_agent_only_its_metrics_are_missing() -> None:
     found = samples(whole(None))
     problems = {sample.labels["code"]: sample.value for sample in found["shunt_health_problem"]}
     assert problems["agent-unreachable"] == 1 and problems["records-waiting"] == 0 and "xdp-missing" not in problems and found["shunt_health_unknown"][0].value > 10
+    assert (found["shunt_cdr_up"][0].value, found["shunt_cdr_dropped_total"][0].value, found["shunt_cdr_lost_timestamp_seconds"][0].value) == (0, 7, 1795522088.5)
+    assert [(sample.labels["reason"], sample.value) for sample in found["shunt_events_missing_total"]] == [("expired", 5), ("lost", 0)]
     assert found["shunt_agent_up"][0].value == 0 and found["shunt_homer_sent_total"][0].value == 5 and "shunt_calls" not in found
 
 
@@ -104,14 +112,13 @@ async def test_expressions_of_dashboard_and_alerts_ask_for_labels_that_there_are
     found = samples(whole(told))
     expressions = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
     expressions += [variable["definition"] for variable in dashboard()["templating"]["list"] if "definition" in variable]
-    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
-    expressions += [rule["expr"] for rule in rules if rule["alert"] != "ShuntDown"]
+    expressions += [rule["expr"] for rule in rules() if rule.get("alert") != "ShuntDown"]
     assert len(expressions) > 60
     checked = 0
     for expression in expressions:
         used = set(re.findall(r"\bshunt_\w+", expression))
-        assert used, expression
-        if not used <= found.keys():
+        assert used or used_sums(expression), expression
+        if not used or not used <= found.keys():
             continue
         for label in {word.strip() for group in re.findall(r"by \(([\w, ]+)\)", expression) for word in group.split(",")} - {"instance", "le"}:
             checked += 1
@@ -134,6 +141,22 @@ def test_dashboard_and_alerts_ask_for_metrics_that_are_documented_under_their_pr
     used = set(re.findall(r"\bshunt_[a-z0-9_]+", (ROOT / "packaging/grafana/shunt.json").read_text() + (ROOT / "packaging/prometheus/shunt.rules.yml").read_text()))
     wrong = {name for name in used if not any(pattern.fullmatch(form) for pattern in patterns for form in (name, re.sub("_(bucket|count|sum)$", "", name)))}
     assert len(used) > 60 and not wrong, wrong
+
+
+def rules() -> list[dict[str, Any]]:
+    """All rules: alerts, and the sums that they use."""
+    groups = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def used_sums(expression: str) -> set[str]:
+    return set(re.findall(r"\bshunt:\w+(?::\w+)?", expression))
+
+
+def test_every_sum_that_a_rule_uses_is_recorded_and_used() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    used = set().union(*(used_sums(rule["expr"]) for rule in rules()))
+    assert recorded == used, recorded ^ used
 
 
 async def test_every_metric_that_the_page_reads_is_there(told: str) -> None:
@@ -219,12 +242,10 @@ def test_relays_of_two_agents_are_told_apart() -> None:
 
 @pytest.mark.parametrize("ring", ["learn", "agent"])
 def test_records_that_a_ring_loses_raise_an_alert(ring: str) -> None:
-    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
-    alert = next(rule for rule in rules if rule["alert"] == "ShuntLosesNotices")
+    alert = next(rule for rule in rules() if rule.get("alert") == "ShuntLosesNotices")
     assert f"increase(shunt_data_plane_{ring}_lost_total[5m]) > 0" in alert["expr"] and alert["labels"]["severity"] == "critical"
 
 
-@pytest.mark.parametrize("gauge", ["shunt_journal_up", "shunt_data_plane_up", "shunt_relay_up"])
+@pytest.mark.parametrize("gauge", ["shunt_journal_up", "shunt_data_plane_up", "shunt_relay_up", "shunt_events_up", "shunt_cdr_up"])
 def test_what_cannot_be_reached_raises_an_alert(gauge: str) -> None:
-    rules = yaml.safe_load((ROOT / "packaging/prometheus/shunt.rules.yml").read_text())["groups"][0]["rules"]
-    assert [rule["alert"] for rule in rules if rule["expr"] == f"{gauge} == 0" and rule["labels"]["severity"] == "critical"]
+    assert [rule["alert"] for rule in rules() if rule["expr"] == f"{gauge} == 0" and rule["labels"]["severity"] == "critical"]

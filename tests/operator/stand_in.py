@@ -161,10 +161,12 @@ class StandIn:
             "media_timeouts": 1,
             "source_mismatches": 5,
             "journal_failures": None,
-            "history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0},
-            "cdr": {"written": 3, "failures": 0, "dropped": 0},
-            "homer": None,
+            **self.own(),
         }
+
+    def own(self) -> dict[str, Any]:
+        cdr = {"up": True, "waiting": 0, "written": 3, "failures": 0, "dropped": 0, "lost_timestamp_seconds": None}
+        return {"events": {"connected": True, "missing": {"expired": 0, "lost": 0}}, "history": {"events": 12, "capacity": 100, "calls": 4, "forgotten": 0}, "cdr": cdr, "homer": None}
 
     async def problems(self) -> list[str]:
         return ["agent-unreachable: it does not answer"] if self.unavailable else []

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -38,12 +39,13 @@ class OperatorLab(Lab):
     def configure(self, **changes: Any) -> None:
         """As of a Lab, with all that the operator daemon does switched on."""
         own = {
-            "admin": {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")},
+            "admin": {"socket": str(self.admin), "socket_group": "root", "events": str(self.work / "events")} | changes.pop("admin", {}),
             "operator": {"state_dir": str(self.work / "state")},
             "cdr": {"csv": str(self.work / "cdr.csv"), "json_lines": str(self.work / "cdr.jsonl")},
             "homer": {"target": f"udp:127.0.0.1:{HOMER_PORT}", "capture_id": 7},
             "hep": {"listen": f"udp:127.0.0.1:{HEP_PORT}"},
         }
+        self.cdr = Path((own | changes)["cdr"]["json_lines"])
         super().configure(**own | changes)
 
     def start(self) -> None:
@@ -76,14 +78,19 @@ class OperatorLab(Lab):
         command = self.topology.enter("edge", "curl", "--silent", "--fail", f"http://127.0.0.1:{API_PORT}/metrics")
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
 
+    def metric(self, name: str) -> float | None:
+        """One of these that has no labels; None: it is not there."""
+        found = re.search(rf"^{name} (\S+)$", self.metrics(), re.MULTILINE)
+        return None if found is None else float(found[1])
+
     def records(self) -> list[dict[str, Any]]:
         """What is in the file of JSON lines."""
-        path = self.work / "cdr.jsonl"
+        path = self.cdr
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def rows(self) -> list[dict[str, str]]:
         """What is in the CSV file."""
-        path = self.work / "cdr.csv"
+        path = self.cdr.with_suffix(".csv")
         return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
 
     def await_record(self, call_id: str) -> dict[str, Any]:

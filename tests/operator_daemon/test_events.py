@@ -128,11 +128,11 @@ def test_a_call_is_judged_and_recorded_by_its_end() -> None:
     assert [line.media for line in call.lines] == [1, 2]
     findings = call_history.diagnose(call, events, BEGIN + 60, {})
     assert findings[0].text == "Media 1: Media flowed both ways; the data plane carried it."
-    made = record(call, "released", BEGIN + 60, lambda _: None, 50.0, epoch=1, seq=102)
+    made = record(call, "released", BEGIN + 60, lambda _: None, 50.0, epoch=1, seq=102, number=7)
     first, second = made["media"]
     assert (first["caller"]["packets"], first["caller"]["codec"], first["caller"]["jitter_max_ms"]) == (600, "PCMA", 2.5)
     assert second["caller"]["packets"] is None and made["duration_s"] == 60.0
-    assert csv_header().strip().endswith(",epoch,seq") and csv_lines(made).splitlines()[0].endswith(",1,102")
+    assert csv_header().strip().endswith(",epoch,seq,number,lost,at_least") and csv_lines(made).splitlines()[0].endswith(",1,102,7,,")
 
 
 def leg(**more: Any) -> dict[str, Any]:

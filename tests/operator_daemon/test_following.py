@@ -43,7 +43,7 @@ class Reader:
             await asyncio.gather(task, return_exceptions=True)
             await self.client.close()
             if self.follower.next_seq is not None:
-                self.position.save(self.follower.next_seq)
+                self.position.save(self.follower.next_seq, None)
 
     async def until(self, call_id: str) -> None:
         async with asyncio.timeout(60):
@@ -79,7 +79,7 @@ async def test_an_agent_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> N
         server.tell("event one")
         server.stop()
         reader = Reader(server, tmp_path)
-        reader.position.save(1)
+        reader.position.save(1, None)
         starting = asyncio.get_running_loop().call_later(0.5, server.start)
         async with reader.following():
             await reader.until("one")

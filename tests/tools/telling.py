@@ -88,7 +88,7 @@ class Telling:
     """The event stream of an agent, on a bus. `now` is when the next event happens: it moves with pause()."""
 
     def __init__(self, call: str = "c1") -> None:
-        self.call, self.now, self.seq = call, BEGIN, 100
+        self.call, self.now, self.seq, self.over = call, BEGIN, 100, 0
         self.bus = EventBus()
 
     def pause(self, seconds: float) -> None:
@@ -141,7 +141,8 @@ class Telling:
 
     def ended(self, *lines: JSON, reason: str = "released", duration_s: float | None = None) -> None:
         """The call is over."""
-        facts = {"reason": reason, "relay": "local", "from_tag": "A", "to_tag": "B", "started_us": round(BEGIN * 1e6)}
+        self.over += 1
+        facts = {"number": self.over, "reason": reason, "relay": "local", "from_tag": "A", "to_tag": "B", "started_us": round(BEGIN * 1e6)}
         self.say("ended", facts | {"duration_s": self.now - BEGIN if duration_s is None else duration_s, "lines": list(lines)})
 
     def conversation(self, *, packets: int = 500, seconds: float = 60.0) -> None:

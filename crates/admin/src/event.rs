@@ -318,6 +318,8 @@ pub enum CallWhat {
 /// A call is over: no line of it runs, and all of its entries are out.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndedFacts {
+    /// How many calls have ended in this epoch, this one included: a hole in these numbers is calls whose end is not in the log.
+    pub number: u64,
     pub reason: Reason,
     pub relay: Text,
     pub from_tag: Text,

@@ -190,6 +190,7 @@ fn calls_and_their_ends() {
         ..EndedParty::default()
     };
     let ended = EndedFacts {
+        number: 7,
         reason: Reason::Released,
         relay: "relay1".into(),
         from_tag: "a1".into(),
@@ -216,7 +217,7 @@ fn calls_and_their_ends() {
     caller["offloaded"] = json!(true);
     let line =
         json!({"media": 1, "from_tag": "a1", "to_tag": null, "reason": "released", "answered": true, "caller": caller, "callee": nothing});
-    let expected = json!({"reason": "released", "relay": "relay1", "from_tag": "a1", "to_tag": null, "started_us": 1_700_000_000_000_000u64,
+    let expected = json!({"number": 7, "reason": "released", "relay": "relay1", "from_tag": "a1", "to_tag": null, "started_us": 1_700_000_000_000_000u64,
         "duration_s": 180.5, "lines": [line]});
     assert_eq!(written(Facts::Ended(Box::new(ended))), ("ended".to_owned(), expected));
 }

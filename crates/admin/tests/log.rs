@@ -213,21 +213,57 @@ fn a_file_that_is_only_damage_is_removed() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_drops_events_until_it_can() {
+fn events_wait_for_a_directory_that_cannot_be_used() {
     let directory = Directory::new();
     std::fs::write(directory.log(), "a file is in the way").unwrap();
     let log = EventLog::open(directory.settings()).unwrap();
-    append(&log, &["a"]);
+    log.append(event("a"));
     let status = log.status();
-    assert_eq!((status.written, status.dropped), (0, 2));
+    assert_eq!((status.written, status.dropped), (0, 0));
     assert!(status.error.as_deref().unwrap().contains("events"), "{status:?}");
     std::fs::remove_file(directory.log()).unwrap();
-    wait_until("the log is written again", || {
-        log.append(event("b"));
-        log.status().written > 0
-    });
+    wait_until("the log is written again", || log.status().written == 2);
     assert_eq!(log.status().error, None);
-    assert!(names(&read(&log, None)).iter().all(|name| name == "b"));
+    assert_eq!(names(&read(&log, None)), ["started", "a"]);
+}
+
+#[test]
+fn events_that_waited_in_vain_are_counted_at_the_end() {
+    let directory = Directory::new();
+    std::fs::write(directory.log(), "a file is in the way").unwrap();
+    let log = EventLog::open(directory.settings()).unwrap();
+    log.append(event("a"));
+    assert!(log.close(PATIENCE));
+    let status = log.status();
+    assert_eq!((status.written, status.dropped), (0, 3));
+}
+
+#[test]
+fn more_than_may_wait_is_dropped_and_shows_as_one_gap() {
+    let directory = Directory::new();
+    std::fs::write(directory.log(), "a file is in the way").unwrap();
+    let log = EventLog::open(directory.settings()).unwrap();
+    let mut count = 1;
+    wait_until("events are dropped", || {
+        for _ in 0..5_000 {
+            log.append(event("flood"));
+        }
+        count += 5_000;
+        log.status().dropped > 0
+    });
+    std::fs::remove_file(directory.log()).unwrap();
+    settled(&log, count);
+    append_more(&log, "after", count);
+    let lines = read(&log, None);
+    let gaps: Vec<&Value> = lines.iter().filter(|line| line["kind"] == "gap").collect();
+    let missing: u64 = gaps
+        .iter()
+        .map(|gap| gap["first"].as_u64().unwrap() - gap["from"].as_u64().unwrap())
+        .sum();
+    let status = log.status();
+    assert!(gaps.iter().all(|gap| gap["reason"] == "lost"), "{gaps:?}");
+    assert_eq!((missing, lines.len() as u64 - gaps.len() as u64), (status.dropped, status.written));
+    assert_eq!(names(&lines).first().unwrap(), "started");
 }
 
 #[test]
@@ -236,7 +272,7 @@ fn a_second_process_does_not_write_the_same_directory() {
     let first = EventLog::open(directory.settings()).unwrap();
     append(&first, &["a"]);
     let second = EventLog::open(directory.settings()).unwrap();
-    append(&second, &["b"]);
+    second.append(event("b"));
     assert!(second.status().error.unwrap().contains("in use by another process"));
     assert_eq!(names(&read(&first, None)), ["started", "a"]);
 }

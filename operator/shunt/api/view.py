@@ -38,6 +38,10 @@ class AgentView(Protocol):
         """
         ...
 
+    def own(self) -> dict[str, Any]:
+        """This daemon's part of the status: {events, history, cdr, homer}. Asks nobody."""
+        ...
+
     async def problems(self) -> list[str]:
         """Why calls are not served as they should be: a code and a cause each; none: nothing is known to be wrong."""
         ...

@@ -54,6 +54,9 @@ COLUMNS = (
     "hung_up",
     "epoch",
     "seq",
+    "number",
+    "lost",
+    "at_least",
 )
 
 
@@ -70,7 +73,8 @@ class Signalling:
 _NO_SIGNALLING = Signalling()
 
 
-def _time(wall: float) -> str:
+def iso_time(wall: float) -> str:
+    """A Unix time as ISO 8601, UTC."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds")
 
 
@@ -90,19 +94,22 @@ def _party(line: Line, side: Side, sdp: SdpMedia | None, delay_ms: float) -> dic
     }
 
 
-def record(call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None) -> dict[str, Any]:
+def record(
+    call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, *, sip: Signalling = _NO_SIGNALLING, epoch: int | None = None, seq: int | None = None, number: int | None = None
+) -> dict[str, Any]:
     """The record of a call that has ended.
 
-    end: Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log.
+    end: Unix time; delay_ms as in quality.score; epoch, seq: the event of its end in the agent's event log; number: of calls that have ended in the epoch.
     """
     first = call.lines[0] if call.lines else None
     return {
         "format": FORMAT,
+        "kind": "call",
         "call_id": call.call_id,
         "from_tag": first.from_tag if first else None,
         "to_tag": first.to_tag if first else None,
-        "started": _time(call.created),
-        "ended": _time(end),
+        "started": iso_time(call.created),
+        "ended": iso_time(end),
         "duration_s": round(max(0.0, end - call.created), 3),
         "reason": reason,
         "relay": call.relay,
@@ -112,7 +119,30 @@ def record(call: Call, reason: str, end: float, sdp_of: SdpOf, delay_ms: float, 
         "hung_up": sip.hung_up,
         "epoch": epoch,
         "seq": seq,
+        "number": number,
         "media": [_line(line, sdp_of(line.media), delay_ms) for line in call.lines],
+    }
+
+
+def lost_record(number: int, at_least: bool, since: str | None, until: str, reason: str, *, epoch: int, seq: int) -> dict[str, Any]:
+    """The record that stands for calls whose own are lost: they ended between `since` (None: not known) and `until`, ISO 8601.
+
+    at_least: there may be more of them than `number`; epoch, seq: the event after them.
+    """
+    duration = None if since is None else round(max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds()), 3)
+    return {
+        "format": FORMAT,
+        "kind": "lost",
+        "call_id": None,
+        "started": since,
+        "ended": until,
+        "duration_s": duration,
+        "reason": reason,
+        "lost": number,
+        "at_least": at_least,
+        "epoch": epoch,
+        "seq": seq,
+        "media": [],
     }
 
 
@@ -135,7 +165,7 @@ def csv_lines(entry: dict[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     for media in entry["media"] or [{}]:
-        common = {**entry, "media": media.get("index"), "kind": media.get("kind"), "reason": media.get("reason") or entry["reason"]}
+        common = {**entry, "media": media.get("index"), "kind": "lost" if entry.get("kind") == "lost" else media.get("kind"), "reason": media.get("reason") or entry["reason"]}
         parties = {f"{side.value}_{name}": media.get(side.value, {}).get(name) for side in Side for name in _PARTY}
         writer.writerow([cell(parties.get(name, common.get(name))) for name in COLUMNS])
     return text.getvalue()

@@ -98,11 +98,12 @@ class Setup:
 @dataclass(frozen=True, slots=True)
 class Own:
     """What the operator daemon knows of itself. events_error: why the agent's events do not come, "": they do; gaps: what is missing, in words;
-    records_error, position_error: what a write said."""
+    records_lost: how many call records are lost, 0: none of the last hour; records_error, position_error: what a write said."""
 
     rebuilding: bool = False
     events_error: str = ""
     gaps: Sequence[str] = ()
+    records_lost: int = 0
     records_error: str = ""
     position_error: str = ""
     clock_step_s: float = 0.0

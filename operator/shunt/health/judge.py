@@ -23,7 +23,7 @@ _OFFER_PACKETS = 300
 _LEAST_CALLS = 2
 _LEAST_OFFERS = 3
 _STEP_S = 1.0
-_OWN_CODES = frozenset({"events-missing", "events-unreachable", "events-rebuilding", "records-waiting", "position-not-kept", "clock-stepped", "agent-unreachable"})
+_OWN_CODES = frozenset({"events-missing", "events-unreachable", "events-rebuilding", "records-lost", "records-waiting", "position-not-kept", "clock-stepped", "agent-unreachable"})
 """Codes that need no word of the agent."""
 _OF_PLANE = ("xdp-missing", "xdp-loopback", "xdp-generic", "past-data-plane", "unrouted", "too-big", "host-policy", "table-full")
 """Codes of a data plane that is there."""
@@ -36,6 +36,7 @@ _REMEDIES = {
     "cpu-port": "Correct data_plane.cpu_interface, or the switch's port.",
     "hep-failed": "See the agent's log: another program may have the port of hep.listen.",
     "journal-failed": "Make room or correct its permissions: calls go on, but a restart of the agent would lose them.",
+    "events-waiting": "Make room or correct its permissions: what waits is written then, and call records with it.",
     "events-dropped": "Make room or correct its permissions: history and records of the lost events are incomplete.",
     "agent-problem": "See the agent's log.",
 }
@@ -88,6 +89,13 @@ def _of_own(facts: Facts) -> Iterator[Finding]:
         yield Finding("events-unreachable", "events", f"the agent's events do not come: {own.events_error}", "See the operator daemon's log: history and records stand still meanwhile.")
     for gap in own.gaps:
         yield Finding("events-missing", "events", gap, "History and records of that time may lack something; see the agent's log of then.")
+    if own.records_lost:
+        yield Finding(
+            "records-lost",
+            "call records",
+            f"{own.records_lost} call records are lost in all, the last within the last hour",
+            "See the records of kind lost in the files of cdr: they have the number and the time.",
+        )
     if own.records_error:
         yield Finding("records-waiting", "call records", f"call records cannot be written: {own.records_error}", "Make room or correct the permissions: records that wait are written then.")
     if own.position_error:
@@ -137,7 +145,7 @@ def _named(problem: Problem, setup: Setup) -> Finding:
     cause = problem.message
     if problem.code == "journal-failed" and setup.journal:
         cause = f"the journal {setup.journal} cannot be written: {cause}"
-    elif problem.code == "events-dropped" and setup.events:
+    elif problem.code in ("events-dropped", "events-waiting") and setup.events:
         cause = f"the agent's event log {setup.events}: {cause}"
     elif problem.code == "data-plane-down":
         cause = f"data plane {cause}"

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from shunt.health.finding import CODES
 
 _PARTS = {"history": "Call history", "cdr": "Call records", "homer": "Packets to Homer"}
+_GAUGES = frozenset({("history", "events"), ("history", "capacity"), ("history", "calls"), ("cdr", "up"), ("cdr", "waiting"), ("cdr", "lost_timestamp_seconds")})
 
 
 # The parser has no types.
@@ -20,7 +21,7 @@ _families: Callable[[str], Iterator[Metric]] = openmetrics.text_string_to_metric
 
 
 class _OfAgent:
-    """A collector over the metrics of the agent, and what this daemon's status has besides."""
+    """A collector over the metrics of the agent, and what this daemon has besides."""
 
     def __init__(self, text: str | None, own: Iterable[Metric]) -> None:
         self._text, self._own = text, own
@@ -35,11 +36,18 @@ class _OfAgent:
         yield from (metric for metric in self._own if metric.name not in named)
 
 
-def _own(status: dict[str, Any]) -> Iterator[Metric]:
+def _own(own: dict[str, Any]) -> Iterator[Metric]:
     for part, text in _PARTS.items():
-        for name, value in (status.get(part) or {}).items():
-            kind = GaugeMetricFamily if part == "history" and name != "forgotten" else CounterMetricFamily
-            yield kind(f"shunt_{part}_{name}", f"{text}: {name}", value=value)
+        for name, value in (own.get(part) or {}).items():
+            if value is not None:
+                kind = GaugeMetricFamily if (part, name) in _GAUGES else CounterMetricFamily
+                yield kind(f"shunt_{part}_{name}", f"{text}: {name.replace('_', ' ')}", value=float(value))
+    if (events := own.get("events")) is not None:
+        missing = CounterMetricFamily("shunt_events_missing", "Events of the agent that never came, by cause", labels=["reason"])
+        for reason, count in events["missing"].items():
+            missing.add_metric([reason], float(count))
+        yield missing
+        yield GaugeMetricFamily("shunt_events_connected", "Whether the agent's events come", value=float(events["connected"]))
 
 
 def _health(judged: Mapping[str, Any]) -> Iterator[Metric]:
@@ -53,9 +61,9 @@ def _health(judged: Mapping[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily("shunt_health_unknown", "Codes that could not be judged", value=len(unknown))
 
 
-def exposition(status: dict[str, Any], agent: str | None, counted: CollectorRegistry, judged: Mapping[str, Any]) -> bytes:
-    """The text format 0.0.4. status, judged: status and health of the REST API; agent: the agent's own metrics as OpenMetrics text, None: it does not answer;
+def exposition(own: dict[str, Any], agent: str | None, counted: CollectorRegistry, judged: Mapping[str, Any]) -> bytes:
+    """The text format 0.0.4. own: AgentView.own; judged: health of the REST API; agent: the agent's own metrics as OpenMetrics text, None: it does not answer;
     counted: metrics.instruments."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_OfAgent(agent, [*_own(status), *_health(judged)]))
+    registry.register(_OfAgent(agent, [*_own(own), *_health(judged)]))
     return generate_latest(registry) + generate_latest(counted)

@@ -31,6 +31,7 @@ from shunt.operator.endings import Endings
 from shunt.operator.files import FolderLock
 from shunt.operator.follow import Follower
 from shunt.operator.health import Health
+from shunt.operator.ledger import Ledger
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
@@ -152,7 +153,7 @@ class Daemon:
         target = reached if due is None else due
         if target is None or target == self._position.next:
             return
-        save = partial(self._position.save, target)
+        save = partial(self._position.save, target, self._ledger())
         with contextlib.suppress(OSError):  # said by Position, and tried again
             await (self._records.in_thread(save) if self._records is not None else asyncio.to_thread(save))
 
@@ -164,9 +165,16 @@ class Daemon:
             rebuilding=events["rebuilding"],
             events_error="" if events["connected"] else events["error"] or "not connected",
             gaps=gaps,
+            records_lost=0 if records is None else records.lost_lately(),
             records_error="" if records is None else records.error or "",
             position_error="" if position.error is None else f"{position.path}: {position.error}",
         )
+
+    def _ledger(self) -> Ledger | None:
+        """Of the calls whose records are written: all, or those before the ones that wait."""
+        if self._records is None:
+            return None
+        return self._records.ledger if self._records.oldest is None else self._position.ledger
 
     async def _room(self) -> None:
         if self._records is not None:
@@ -176,7 +184,7 @@ class Daemon:
         reached = self._follower.next_seq
         if reached is not None and (self._records is None or self._records.oldest is None):
             with contextlib.suppress(OSError):
-                self._position.save(reached)
+                self._position.save(reached, self._ledger())
         if self._conferences is not None:
             await self._conferences.close()
         if self._rooms is not None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from shunt.calls.facts import Call
 from shunt.calls.kinds import SIDES
 from shunt.calls.sdp import SdpMedia
-from shunt.cdr.record import record
+from shunt.cdr.record import iso_time, record
 from shunt.events.bus import NOTE, Event
 from shunt.export.homer import HomerExport
 from shunt.metrics.instruments import Instruments
 from shunt.operator.calls import went_past
 from shunt.operator.dialogs import Dialogs
+from shunt.operator.events import MISSING
 from shunt.operator.records import Records
 
 KINDS = (NOTE,)
@@ -35,6 +36,10 @@ class Endings:
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
+        if self._records is not None and event.what == MISSING:
+            self._records.missed(event.facts["reason"])
+        if self._records is not None and event.what == "agent-started":
+            self._records.began(event.epoch, iso_time(event.at))
         if event.what != "ended":
             return
         call: Call = event.facts["call"]
@@ -48,6 +53,7 @@ class Endings:
             sip=self._dialogs.signalling(call.call_id),
             epoch=event.epoch,
             seq=event.seq,
+            number=event.facts["number"],
         )
         if self._records is not None:
             self._records.put(event.seq, entry)

@@ -40,7 +40,7 @@ def bus_event(event: admin.Event) -> Event:
 
 def gap_event(start: int, first: int, reason: str, at: float) -> Event:
     """A note that events from `start` up to, and without, `first` are missing. at: Unix time."""
-    return Event(NOTE, "", MISSING, at, None, None, None, {"detail": f"numbers {start} to {first - 1}, {reason}"})
+    return Event(NOTE, "", MISSING, at, None, None, None, {"reason": reason, "detail": f"numbers {start} to {first - 1}, {reason}"})
 
 
 _Read = tuple[str, str, _Facts, str]
@@ -125,7 +125,7 @@ def _call(event: admin.Event, at: float) -> _Read:
 
 def _ended(event: admin.Event, at: float) -> _Read:
     facts, call_id = event.facts, event.call or ""
-    return NOTE, "ended", {"reason": facts["reason"], "duration_s": facts["duration_s"], "call": call_of_end(call_id, facts, at)}, call_id
+    return NOTE, "ended", {"reason": facts["reason"], "duration_s": facts["duration_s"], "number": facts.get("number"), "call": call_of_end(call_id, facts, at)}, call_id
 
 
 def _link(event: admin.Event, at: float) -> _Read:

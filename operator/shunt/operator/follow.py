@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -58,6 +58,8 @@ class Follower:
         self._position = position
         self.gaps: deque[Missing] = deque(maxlen=_GAPS_KEPT)
         self.gap_count = 0
+        self.missing: Counter[str] = Counter(expired=0, lost=0)
+        """How many events never came, by cause."""
         self.rebuilding = True
         self._client, self._bus, self._room = client, bus, room
         self._stream: EventStream | None = None
@@ -107,11 +109,13 @@ class Follower:
         missing = Missing(gap.start, gap.first, gap.reason, time.time())
         self.gaps.append(missing)
         self.gap_count += 1
+        if gap.reason in self.missing:
+            self.missing[gap.reason] += gap.first - gap.start
         log.warning("events %d to %d are missing (%s): history and records of that time may lack something", gap.start, gap.first - 1, gap.reason)
         if gap.reason == "reset":
             # Another log, from its beginning: what is dealt with of the former one says nothing of it.
             with contextlib.suppress(OSError):
-                self._position.save(gap.first)
+                self._position.save(gap.first, self._position.ledger)
         self._bus.publish(gap_event(missing.start, missing.first, missing.reason, missing.at))
 
     def _broken(self, error: AdminError) -> None:
@@ -135,5 +139,6 @@ class Follower:
             "next": self.next_seq,
             "error": self._error or (self._stream.last_error if self._stream is not None else None),
             "gap_count": self.gap_count,
+            "missing": dict(self.missing),
             "gaps": [gap.view() for gap in self.gaps],
         }

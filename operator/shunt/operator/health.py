@@ -165,7 +165,7 @@ def agent_of(status: Mapping[str, Any], flow: Flow | None) -> Agent:
     streams[reasons.OFFLOADED] = sum(count["streams"] for count in status["streams"] if count["state"] == State.OFFLOADED.value)
     return Agent(
         role=status["role"],
-        problems=tuple(Problem(problem["code"], problem["message"]) for problem in status["problems"]),
+        problems=tuple(Problem(problem["code"], problem["message"]) for problem in [*status["problems"], *_of_event_log(status["events"])]),
         relays=tuple(Relay(relay["name"], relay["address"], relay["alive"], relay.get("error") or "") for relay in status["relays"]),
         connected=None if plane is None else plane["connected"],
         interfaces=interfaces,
@@ -174,6 +174,10 @@ def agent_of(status: Mapping[str, Any], flow: Flow | None) -> Agent:
         draining=status["drain"]["stop"],
         flow=flow,
     )
+
+
+def _of_event_log(log: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    return [] if log is None or log["error"] is None else [{"code": "events-waiting", "message": log["error"]}]
 
 
 def setup_of(config: Config) -> Setup:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shunt.cdr.record import csv_header, csv_lines, json_line
+from shunt.cdr.record import csv_header, csv_lines, json_line, lost_record
 from shunt.config.model import Cdr
 from shunt.operator.files import sync_folder, write_atomically
-from shunt.operator.position import Position
+from shunt.operator.ledger import Ledger, after
+from shunt.operator.position import Position, ledger_of, ledger_view
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ _MOST_WAITING = 20_000
 _GROUP = 1000
 _GATHER_S = 0.1
 _RETRY_S = 1.0
+_LOSS_SHOWN_S = 3600.0
 
 
 CALL = "call"
@@ -121,7 +124,14 @@ class Piece:
         return self.path
 
 
-_Due = tuple[int, str, dict[str, Any]]  # sequence number of the event, kind, record
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """The records of one event, and the ledger when they are written."""
+
+    seq: int
+    kind: str
+    entries: tuple[dict[str, Any], ...]
+    ledger: Ledger | None
 
 
 class Records:
@@ -134,6 +144,9 @@ class Records:
         self.error: str | None = None
         self._files = {kind: list(those) for kind, those in files.items()}
         self._position, self._ahead = position, ahead
+        # Without files calls are not numbered on, and the next file does not begin with a loss.
+        self._ledger = position.ledger if self._files.get(CALL) else None
+        self._gap: str | None = None
         self._waiting: deque[_Due] = deque()
         self._group: list[_Due] = []
         self._due, self._closing, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -155,6 +168,7 @@ class Records:
         document = json.loads(self._ahead.read_bytes())
         if self._position.next is None or self._position.next < document["next"]:
             self._finish(document)
+            self._ledger = self._position.ledger
             log.info("records that a former process had begun to write are complete")
         else:
             self._ahead.unlink()
@@ -163,17 +177,53 @@ class Records:
         """In the thread: bring what was written ahead to its end."""
         for item in document["pieces"]:
             Piece(item["path"], base64.b64decode(item["data"]), item["inode"], item["size"]).finish()
-        self._position.save(document["next"])
+        self._position.save(document["next"], ledger_of(document))
         self._ahead.unlink()
 
     def put(self, seq: int, entry: dict[str, Any], kind: str = CALL) -> None:
         """Have the record of an event written soon, if its kind has files. Waits for nothing: room() does."""
         if not self._files.get(kind):
             return
-        self._waiting.append((seq, kind, entry))
+        self._waiting.append(_Due(seq, kind, (*self._lost_before(kind, entry), entry), self._ledger))
         if len(self._waiting) >= _MOST_WAITING:
             self._room.clear()
         self._due.set()
+
+    def missed(self, reason: str) -> None:
+        """Events are missing before the next record."""
+        self._gap = reason
+
+    def began(self, epoch: int, at: str) -> None:
+        """A run of the agent began, at `at` (ISO 8601): from there on its calls are numbered."""
+        if self._ledger is None and self._files.get(CALL):
+            self._ledger = Ledger(epoch, 0, at)
+
+    def _lost_before(self, kind: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
+        """A record of the calls' records that are lost between the last one and this one."""
+        # Events that an agent before 0.3 has logged have no number.
+        if kind != CALL or entry.get("number") is None:
+            return []
+        self._ledger, lost = after(self._ledger, self._gap, Ledger(entry["epoch"], entry["number"], entry["ended"]), time.time())
+        self._gap = None
+        if lost is None:
+            return []
+        log.error("call records: %s%d lost between %s and %s (events %s)", "at least " if lost.at_least else "", lost.number, lost.since, lost.until, lost.reason)
+        return [lost_record(lost.number, lost.at_least, lost.since, lost.until, lost.reason, epoch=entry["epoch"], seq=entry["seq"])]
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """After the last record that is written or waits."""
+        return self._ledger
+
+    def lost_lately(self) -> int:
+        """How many records are lost in all, if that was noticed in the last hour."""
+        ledger = self._ledger
+        return ledger.lost if ledger is not None and ledger.lost_at is not None and time.time() - ledger.lost_at < _LOSS_SHOWN_S else 0
+
+    @property
+    def waiting(self) -> int:
+        """How many events have records that are not written yet."""
+        return len(self._group) + len(self._waiting)
 
     async def room(self) -> None:
         """Wait until records are taken: the agent keeps the events meanwhile."""
@@ -183,7 +233,7 @@ class Records:
     def oldest(self) -> int | None:
         """The event of the oldest record that is not written; None: all are."""
         first = self._group or self._waiting
-        return first[0][0] if first else None
+        return first[0].seq if first else None
 
     async def run(self) -> None:
         """Write until close(). Never cancelled: a write in the thread would be done a second time."""
@@ -247,16 +297,15 @@ class Records:
         if self._ahead.exists():
             document = json.loads(self._ahead.read_bytes())
         else:
-            after = group[-1][0] + 1
             pieces = [asdict(piece) | {"data": base64.b64encode(piece.data).decode()} for piece in self._pieces(group)]
-            document = {"next": after, "pieces": pieces}
+            document = {"next": group[-1].seq + 1, "pieces": pieces, **ledger_view(group[-1].ledger)}
             write_atomically(self._ahead, json.dumps(document).encode())
         self._finish(document)
 
     def _pieces(self, group: list[_Due]) -> list[Piece]:
         pieces = []
         for kind, files in self._files.items():
-            entries = [entry for _, of, entry in group if of == kind]
+            entries = [entry for due in group if due.kind == kind for entry in due.entries]
             if entries:
                 pieces += [Piece.to(file.path, file.header, _bytes("".join(map(file.lines, entries)))) for file in files]
         return pieces

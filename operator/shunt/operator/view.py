@@ -94,7 +94,7 @@ class OperatorView:
         """As AgentView.status; the last one known, with its age, while the agent does not answer. Raises AgentUnavailable where there is none."""
         status, age_s, error = await self._agent.status()
         judged = await self._health.judged(status, error)
-        return status_view(status, age_s, error) | self._own() | {"problems": [finding.view() for finding in judged.findings]}
+        return status_view(status, age_s, error) | self.own() | {"problems": [finding.view() for finding in judged.findings]}
 
     async def health(self) -> dict[str, Any]:
         """As AgentView.health."""
@@ -104,13 +104,13 @@ class OperatorView:
         """As AgentView.health_known."""
         return self._health.last().view()
 
-    def _own(self) -> dict[str, Any]:
-        """What there is to say of this daemon."""
+    def own(self) -> dict[str, Any]:
+        """As AgentView.own."""
         history, records, homer = self._history, self._records, self._homer
         return {
             "events": self._follower.view() | {"position": self._position.next, "position_error": self._position.error},
             "history": {"events": history.held, "capacity": history.capacity, "calls": len(history), "forgotten": history.calls_forgotten},
-            "cdr": None if records is None else {"written": records.written, "failures": records.failures, "dropped": 0},
+            "cdr": None if records is None else _records_view(records),
             "homer": None if homer is None else {"sent": homer.sent, "dropped": homer.dropped},
         }
 
@@ -289,6 +289,18 @@ class OperatorView:
             },
             "call": None if call is None else {"call_id": call["call"]} | {name: value for name, value in call.items() if name != "call"},
         }
+
+
+def _records_view(records: Records) -> dict[str, Any]:
+    ledger = records.ledger
+    return {
+        "up": records.error is None,
+        "waiting": records.waiting,
+        "written": records.written,
+        "failures": records.failures,
+        "dropped": 0 if ledger is None else ledger.lost,
+        "lost_timestamp_seconds": None if ledger is None else ledger.lost_at,
+    }
 
 
 def _found(call: Found) -> dict[str, Any]:

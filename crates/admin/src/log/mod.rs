@@ -66,7 +66,7 @@ pub struct LogStatus {
     /// Events of this epoch.
     pub written: u64,
     pub dropped: u64,
-    /// Why nothing is written at present.
+    /// Why nothing is written at present: events wait, the latest are dropped where too many do.
     pub error: Option<String>,
 }
 
@@ -100,8 +100,8 @@ struct Appender {
     queue: Option<SyncSender<Box<Stamped>>>,
 }
 
-/// The log, for those who append and those who follow. Clones are one log. Where the directory cannot be used, events are dropped and counted, the
-/// error is in [`EventLog::status`], and the writer tries again each second.
+/// The log, for those who append and those who follow. Clones are one log. Where the directory cannot be written, events wait, those beyond 8 MiB
+/// and the queue are dropped and counted, the error is in [`EventLog::status`], and the writer tries again each second.
 #[derive(Clone, Debug)]
 pub struct EventLog {
     began: Instant,

@@ -5,7 +5,7 @@ use super::store::{Former, Store};
 use super::{LogError, LogSettings, Shared, lock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Events are written in groups: how long the first waits for more, and how many bytes are written at once. To wake this thread, and all that
@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const COALESCE: Duration = Duration::from_millis(100);
 const GROUP_BYTES: usize = 256 << 10;
 const RETRY: Duration = Duration::from_secs(1);
+/// Bytes that wait while the log cannot be written. Events beyond that are dropped.
+const MOST_WAITING: usize = 8 << 20;
 
 pub(super) struct Writer {
     settings: LogSettings,
@@ -23,7 +25,7 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Lines that are written together.
+/// Lines that are written together. They stay until they are written.
 #[derive(Default)]
 struct Group {
     lines: Vec<u8>,
@@ -62,22 +64,37 @@ impl Writer {
     /// Write until all senders are gone.
     pub(super) fn run(mut self, events: &Receiver<Box<Stamped>>) {
         let mut group = Group::default();
-        while let Ok(event) = events.recv() {
-            self.add(&mut group, &event);
-            std::thread::sleep(COALESCE);
-            while let Ok(event) = events.try_recv() {
-                self.add(&mut group, &event);
-                if group.lines.len() >= GROUP_BYTES {
-                    self.write(&mut group);
+        loop {
+            let next = if group.count == 0 {
+                events.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                events.recv_timeout(RETRY)
+            };
+            match next {
+                Ok(event) => {
+                    self.add(&mut group, &event);
+                    std::thread::sleep(COALESCE);
+                    while let Ok(event) = events.try_recv() {
+                        self.add(&mut group, &event);
+                        if group.lines.len() >= GROUP_BYTES {
+                            self.write(&mut group);
+                        }
+                    }
                 }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
             self.write(&mut group);
         }
+        self.retry_at = Instant::now();
+        self.write(&mut group);
+        self.shared.drop_events(group.count);
     }
 
     fn add(&self, group: &mut Group, event: &Stamped) {
         // Only where a directory was late to open can it have higher numbers.
-        if self.last.is_some_and(|last| event.seq <= last) || !event.write(self.shared.epoch, &mut group.lines) {
+        let late = self.last.is_some_and(|last| event.seq <= last);
+        if late || group.lines.len() >= MOST_WAITING || !event.write(self.shared.epoch, &mut group.lines) {
             self.shared.drop_events(1);
             return;
         }
@@ -89,11 +106,15 @@ impl Writer {
     }
 
     fn write(&mut self, group: &mut Group) {
-        if group.count == 0 {
-            return;
-        }
-        if self.store.is_none() && Instant::now() >= self.retry_at {
+        if group.count > 0 && self.store.is_none() && Instant::now() >= self.retry_at {
             self.opened(Store::open(&self.settings));
+            if self.last.is_some_and(|last| group.first <= last) {
+                self.shared.drop_events(group.count);
+                *group = Group::default();
+            }
+        }
+        if group.count == 0 || Instant::now() < self.retry_at {
+            return;
         }
         let result = self.store.as_mut().map(|store| store.append(group.first, &group.lines));
         match result {
@@ -105,17 +126,17 @@ impl Writer {
                 if lock(&self.shared.error).take().is_some() {
                     tracing::info!("event log: events are written again");
                 }
+                group.lines.clear();
+                group.count = 0;
             }
             Some(Err(error)) => {
                 // Old segments may have been removed all the same.
                 self.publish(None);
+                self.retry_at = Instant::now() + RETRY;
                 self.failed(&error);
-                self.shared.drop_events(group.count);
             }
-            None => self.shared.drop_events(group.count),
+            None => {}
         }
-        group.lines.clear();
-        group.count = 0;
     }
 
     /// Show readers the segments, and the number after the last event. Both under one lock: a reader that finds the event finds its number given.
@@ -135,7 +156,7 @@ impl Writer {
         let text = error.to_string();
         let mut said = lock(&self.shared.error);
         if said.as_deref() != Some(&text) {
-            tracing::error!("event log: {text}; events are dropped until it can be written");
+            tracing::error!("event log: {text}; events wait, and are dropped where too many do");
             *said = Some(text);
         }
     }

@@ -79,6 +79,8 @@ impl Collector for EventLog {
             let metric = ConstCounter::new(value);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
+        let up = ConstGauge::new(i64::from(status.error.is_none()));
+        up.encode(encoder.encode_descriptor("shunt_events_up", "Whether the event log can be written", None, up.metric_type())?)?;
         let bytes = ConstGauge::new(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         bytes.encode(encoder.encode_descriptor("shunt_events_bytes", "Size of the event log", None, bytes.metric_type())?)
     }

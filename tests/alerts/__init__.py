@@ -1,0 +1,1 @@
+"""The shipped Prometheus alerts, evaluated by promtool on series of described scenes."""
