@@ -111,6 +111,9 @@ pub enum RelayType {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Media {
     pub address: IpAddr,
+    /// What the relay tells parties in its place.
+    #[serde(default)]
+    pub advertised: Option<IpAddr>,
     #[serde(deserialize_with = "text")]
     pub ports: PortRange,
 }
@@ -121,6 +124,9 @@ pub struct Builtin {
     #[serde(deserialize_with = "texts")]
     pub listen: Vec<ControlAddress>,
     pub addresses: Vec<IpAddr>,
+    /// What parties are told in place of each of `addresses`; empty: those themselves.
+    #[serde(default)]
+    pub advertised: Vec<IpAddr>,
     #[serde(deserialize_with = "text")]
     pub ports: PortRange,
     pub ttl: u64,
@@ -355,8 +361,9 @@ impl Conference {
 impl Builtin {
     /// The relay that listens there; `None` where it listens nowhere.
     fn as_relay(&self) -> Option<RelayConfig> {
-        let media = self.addresses.iter().map(|address| Media {
+        let media = self.addresses.iter().enumerate().map(|(n, address)| Media {
             address: *address,
+            advertised: self.advertised.get(n).copied(),
             ports: self.ports,
         });
         Some(RelayConfig {
@@ -374,6 +381,11 @@ impl Builtin {
 }
 
 impl Media {
+    /// The advertised address, with the address itself.
+    fn told(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.advertised?.to_canonical(), self.address.to_canonical()))
+    }
+
     #[must_use]
     pub fn range(&self) -> MediaRange {
         MediaRange {
@@ -401,6 +413,7 @@ impl RelayConfig {
             name: self.name.clone(),
             kind: self.kind(),
             addresses: self.media.iter().map(|media| media.address.to_canonical()).collect(),
+            advertised: self.media.iter().filter_map(Media::told).collect(),
             ttl,
             setup_ttl: self.setup_ttl.map_or(ttl, Duration::from_secs),
             symmetric_bridging: self.symmetric,

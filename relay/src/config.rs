@@ -36,6 +36,9 @@ pub struct Relay {
     pub socket_group: String,
     /// One, or two for bridging: the first is I (internal), the second E (external).
     pub addresses: Vec<IpAddr>,
+    /// What parties are told in place of each of `addresses` (1:1 NAT); empty: those themselves.
+    #[serde(default)]
+    pub advertised: Vec<IpAddr>,
     #[serde(deserialize_with = "text")]
     pub ports: PortRange,
     /// Seconds without media after which a session ends.
@@ -86,7 +89,8 @@ impl Config {
     /// # Errors
     /// A value cannot be served: the document may come from elsewhere than `check-config`.
     pub fn complete(mut self) -> Result<Self, ConfigError> {
-        for address in &mut self.builtin_relay.addresses {
+        let relay = &mut self.builtin_relay;
+        for address in relay.addresses.iter_mut().chain(&mut relay.advertised) {
             *address = address.to_canonical();
         }
         self.builtin_relay.check()?;
@@ -103,9 +107,17 @@ impl Relay {
         if !(1..=2).contains(&self.addresses.len()) {
             return wrong(format!("addresses: {} of them, expected one or two", self.addresses.len()));
         }
+        if !self.advertised.is_empty() && self.advertised.len() != self.addresses.len() {
+            return wrong(format!(
+                "advertised: {} of them for {} of addresses",
+                self.advertised.len(),
+                self.addresses.len()
+            ));
+        }
         if let Some(address) = self
             .addresses
             .iter()
+            .chain(&self.advertised)
             .find(|address| address.is_unspecified() || address.is_multicast())
         {
             return wrong(format!("addresses: {address} is no address that a phone can send to"));

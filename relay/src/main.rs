@@ -84,6 +84,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     privileges::allow_descriptors(relay);
     let settings = Settings {
         addresses: relay.addresses.clone(),
+        advertised: relay.advertised.clone(),
         ttl: Duration::from_secs(relay.ttl),
         setup_ttl: Duration::from_secs(relay.setup_ttl.unwrap_or(relay.ttl)),
         asymmetric: false,

@@ -17,6 +17,8 @@ from shunt.config.load import ConfigError, api_token, load, loads
 from shunt.config.model import Config, Section
 from shunt.config.values import PortRange, SocketAddress, host_port
 
+ADVERTISED = """relays: [{name: r, socket: "udp:127.0.0.1:1", media: [
+  {address: "%s", advertised: "%s", ports: 20000-20999}, {address: "%s", advertised: "%s", ports: 20000-20999}]}]"""
 MINIMAL = """\
 relays:
   - name: r1
@@ -254,6 +256,16 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ("builtin_relay: {addresses: [127.0.0.1], ttl: '60'}", ":1:46: builtin_relay.ttl: Input should be a valid integer, not the text '60'"),
         ("builtin_relay: {addresses: [127.0.0.1], ttl: 12:30}", "not the text '12:30'"),
         ("builtin_relay: {addresses: [127.0.0.1], ttl: true}", "valid integer"),
+        ("builtin_relay: {addresses: [10.0.0.1], advertised: [192.0.2.1, 192.0.2.2]}", ":1:52: builtin_relay.advertised: 2 addresses for 1 of addresses"),
+        ('builtin_relay: {addresses: [10.0.0.1], advertised: ["::1"]}', "builtin_relay.advertised.0: ::1 is of another IP version than 10.0.0.1"),
+        ("builtin_relay: {addresses: [10.0.0.1, 10.0.0.2], advertised: [192.0.2.1, 192.0.2.1]}", "builtin_relay.advertised.1: 192.0.2.1 is listed twice"),
+        (ADVERTISED % ("10.0.0.1", "::1", "10.0.0.2", "192.0.2.2"), "relays.0.media.0.advertised: ::1 is of another IP version than 10.0.0.1"),
+        (ADVERTISED % ("10.0.0.1", "192.0.2.1", "10.0.0.2", "192.0.2.1"), "relays.0.media.1.advertised: 192.0.2.1 stands for 10.0.0.1 already"),
+        (ADVERTISED % ("10.0.0.1", "10.0.0.2", "10.0.0.2", "192.0.2.1"), "relays.0.media.0.advertised: 10.0.0.2 is a media address of this relay itself"),
+        (
+            ('control: {ng: ["udp:127.0.0.1:2223"]}\n' + ADVERTISED.replace("name: r", "type: rtpengine, name: r")) % ("10.0.0.1", "192.0.2.1", "10.0.0.2", "192.0.2.2"),
+            "relays.0.media.0.advertised: is rtpproxy's (-A)",
+        ),
         ("builtin_relay: {addresses: [127.0.0.1], quarantine: .nan}", "valid number"),
         ('control: {listen: ["udp:::1:22221"]}\n' + MINIMAL, ":1:20: control.listen.0: an IPv6 address needs brackets: [::1]:22221"),
         ('control: {listen: ["sctp:127.0.0.1:1"]}\n' + MINIMAL, "is not udp:ADDRESS:PORT"),

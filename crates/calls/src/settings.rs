@@ -38,6 +38,8 @@ pub struct Relay {
     pub kind: RelayKind,
     /// Its media addresses, in the order of preference: they stand in for a wildcard address, or none, in a reply.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that it tells parties in place of its own (rtpproxy `-A`), each with the one at which that media arrives.
+    pub advertised: Vec<(IpAddr, IpAddr)>,
     /// Its session time-out (rtpproxy `-T`, rtpengine `timeout`).
     pub ttl: Duration,
     /// The same until a session has its answer (rtpproxy `-W`, rtpengine `offer-timeout`).
@@ -49,6 +51,15 @@ pub struct Relay {
     pub keepalive: KeepAlive,
     /// Whether it can be asked for a session: with Q where that is safe ([`shunt_rtpproxy::capability::may_query`]), with `query` by NG.
     pub may_query: bool,
+}
+
+impl Relay {
+    /// Where media arrives that parties send to this address.
+    #[must_use]
+    pub fn arrival(&self, told: IpAddr) -> IpAddr {
+        let found = self.advertised.iter().find(|(advertised, _)| *advertised == told);
+        found.map_or(told, |(_, own)| *own)
+    }
 }
 
 /// A rate of new sessions: so many at once, then so many a second.

@@ -102,6 +102,7 @@ impl World {
             name: "r1".into(),
             addresses: vec!["10.9.0.1".parse().unwrap()],
             ttl: Duration::from_secs(600),
+            advertised: Vec::new(),
             setup_ttl: Duration::from_secs(600),
             symmetric_bridging: false,
             verifies_sources: false,

@@ -60,6 +60,7 @@ fn an_asymmetric_leg_and_a_careful_relay_need_no_filter() {
         name: "r2".into(),
         addresses: vec!["10.9.0.1".parse().unwrap()],
         ttl: Duration::from_secs(60),
+        advertised: Vec::new(),
         setup_ttl: Duration::from_secs(60),
         symmetric_bridging: false,
         verifies_sources: true,

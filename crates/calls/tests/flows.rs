@@ -224,6 +224,7 @@ fn a_call_that_nobody_answers_is_timed_out_after_the_time_of_set_up() {
             name: "r2".into(),
             addresses: vec!["10.9.0.1".parse().unwrap()],
             ttl: Duration::from_secs(60),
+            advertised: Vec::new(),
             setup_ttl: Duration::from_secs(30),
             symmetric_bridging: false,
             verifies_sources: false,
@@ -410,6 +411,40 @@ fn what_the_hosts_policy_forbids_stays_on_the_relay_and_comes_back() {
     let decisions = bench.book.held_back(bench.now, &[FiveTuple::new(end("192.0.2.1:1"), key.dst)]);
     bench.carry_out(decisions);
     assert_eq!(bench.held.len(), 2, "an entry that is another one by now");
+}
+
+/// rtpproxy `-l A -A B`: the reply names B, and packets arrive at A.
+#[test]
+fn an_advertised_address_stands_for_the_relays_own() {
+    for told in ["203.0.113.7", "10.9.0.1"] {
+        let mut bench = Bench::new(Settings {
+            media: vec![MediaRange {
+                addr: "10.9.0.1".parse().unwrap(),
+                first_port: 36_000,
+                last_port: 36_999,
+            }],
+            ..Settings::default()
+        });
+        bench.relay = bench.book.add_relay(Relay {
+            name: "r2".into(),
+            addresses: vec!["10.9.0.1".parse().unwrap()],
+            advertised: vec![("203.0.113.7".parse().unwrap(), "10.9.0.1".parse().unwrap())],
+            ttl: Duration::from_secs(60),
+            setup_ttl: Duration::from_secs(60),
+            symmetric_bridging: false,
+            verifies_sources: false,
+            keepalive: KeepAlive::TtlSubcommand,
+            kind: RelayKind::Rtpproxy,
+            may_query: true,
+        });
+        bench.say("Uc0 c1 10.1.0.2 6000 a;1", &format!("36000 {told}"));
+        bench.say("Lc0 c1 10.2.0.2 7000 a;1 b;1", &format!("36002 {told}"));
+        bench.talk(36000);
+        let reasons = Side::BOTH.map(|side| bench.reason("c1", side));
+        assert_eq!(reasons, [Reason::Offloaded, Reason::Offloaded], "{told}");
+        let own = |port: &shunt_net::Endpoint| port.addr.to_string() == "10.9.0.1";
+        assert!(bench.held.keys().all(own), "{told}: {:?}", bench.held);
+    }
 }
 
 #[test]

@@ -78,6 +78,10 @@ class MediaRange(Section):
     """A relay address and the ports on which media arrives there."""
 
     address: MediaAddress = Field(description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle.")
+    advertised: MediaAddress | None = Field(
+        default=None,
+        description="The address that an rtpproxy tells parties in its place (rtpproxy -l ADDRESS=ADVERTISED or -A), where a 1:1 NAT is between; rtpengine reports its own addresses by itself.",
+    )
     ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max); starts at an even port.')
 
 
@@ -113,6 +117,7 @@ class Relay(Section):
 
     def problems(self) -> Iterator[tuple[Location, str]]:
         """What does not fit the type: (location within the section, message)."""
+        yield from self._advertised_problems()
         if not self.is_rtpengine:
             if self.silent_ttl is not None:
                 yield ("silent_ttl",), "rtpproxy has one time-out for all sessions (ttl); only a relay of type rtpengine has this one"
@@ -121,6 +126,28 @@ class Relay(Section):
             yield ("socket",), f"{self.socket}: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"
         if "symmetric" in self.model_fields_set:
             yield ("symmetric",), "is rtpproxy's; rtpengine always learns addresses"
+
+    def _advertised_problems(self) -> Iterator[tuple[Location, str]]:
+        own: dict[str, str] = {}
+        for i, media in enumerate(self.media):
+            if media.advertised is None:
+                continue
+            where: Location = ("media", i, "advertised")
+            if self.is_rtpengine:
+                yield where, "is rtpproxy's (-A); rtpengine tells the agent the address at which its media arrives"
+            elif problem := _not_advertisable(str(media.address), str(media.advertised)):
+                yield where, problem
+            elif any(str(other.address) == str(media.advertised) for other in self.media):
+                yield where, f"{media.advertised} is a media address of this relay itself"
+            elif own.setdefault(str(media.advertised), str(media.address)) != str(media.address):
+                yield where, f"{media.advertised} stands for {own[str(media.advertised)]} already"
+
+
+def _not_advertisable(own: str, advertised: str) -> str | None:
+    """What is wrong with an address that parties are told in place of the relay's own."""
+    if ipaddress.ip_address(own).version != ipaddress.ip_address(advertised).version:
+        return f"{advertised} is of another IP version than {own}, for which it stands"
+    return None
 
 
 class BuiltinRelay(Section):
@@ -134,6 +161,9 @@ class BuiltinRelay(Section):
     allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken over udp and tcp.")
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
     addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters E and I: first is I).")
+    advertised: list[MediaAddress] = Field(
+        default=[], max_length=2, description="The addresses that parties are told, one for each of addresses and in its order, where a 1:1 NAT is between; absent: those of addresses."
+    )
     ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
     setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered; without it as ttl.")
@@ -474,6 +504,14 @@ class Config(Section):
             addresses = self.builtin_relay.addresses
             if len(set(addresses)) < len(addresses):
                 yield ("builtin_relay", "addresses", 1), f"{addresses[1]} is listed twice"
+            advertised = self.builtin_relay.advertised
+            if advertised and len(advertised) != len(addresses):
+                yield ("builtin_relay", "advertised"), f"{len(advertised)} addresses for {len(addresses)} of addresses"
+            for i, (own, told) in enumerate(zip(addresses, advertised, strict=False)):
+                if problem := _not_advertisable(str(own), str(told)):
+                    yield ("builtin_relay", "advertised", i), problem
+            if len(set(advertised)) < len(advertised):
+                yield ("builtin_relay", "advertised", 1), f"{advertised[1]} is listed twice"
 
     def media_ranges(self) -> Iterator[tuple[Location, str, PortRange]]:
         """(location, address, ports) of every media range of every relay."""

@@ -56,6 +56,8 @@ pub const SUPPORTED: [u32; 16] = [
 pub struct Settings {
     /// The relay's own: the first is I (internal), the second E (external). Without letters both legs use the first of the packet's IP version.
     pub addresses: Vec<IpAddr>,
+    /// What parties are told in place of each of `addresses`; empty: those themselves.
+    pub advertised: Vec<IpAddr>,
     /// The media time-out.
     pub ttl: Duration,
     /// The same until the answer came.
@@ -64,6 +66,14 @@ pub struct Settings {
     pub asymmetric: bool,
     /// Which notify sockets a U may name.
     pub notify: Permit,
+}
+
+impl Settings {
+    /// What a party is told in place of one of the relay's addresses.
+    fn told(&self, address: IpAddr) -> IpAddr {
+        let place = self.addresses.iter().position(|own| *own == address);
+        place.and_then(|place| self.advertised.get(place).copied()).unwrap_or(address)
+    }
 }
 
 /// A command that is not done: the reply.

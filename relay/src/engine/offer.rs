@@ -289,7 +289,8 @@ impl<M: Media> Engine<M> {
             session.set_ttl(ttl, now);
         }
         self.media.signalled(now, session, 1 - leg);
-        PortReply::new(Endpoint::new(session.legs[leg].address, session.legs[leg].port))
+        let Leg { address, port, .. } = session.legs[leg];
+        PortReply::new(Endpoint::new(self.settings.told(address), port))
     }
 }
 

@@ -97,6 +97,7 @@ fn engine(addresses: &[&str], ports: (u16, u16)) -> Engine<Fake> {
     let settings = Settings {
         addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
         ttl: Duration::from_secs(60),
+        advertised: Vec::new(),
         setup_ttl: Duration::from_secs(60),
         asymmetric: false,
         notify: Permit::default(),
@@ -303,6 +304,20 @@ fn bridging_gives_each_side_its_address() {
     assert!(say(&mut engine, "UR127.0.0.8 e 1.2.3.4 6000 f;1").ends_with(" 127.0.0.8"));
     assert_eq!(say(&mut engine, "UR192.0.2.1 g 1.2.3.4 6000 f;1"), "E32");
     assert_eq!(say(&mut engine, "UIEI h 1.2.3.4 6000 f;1"), "E12");
+}
+
+#[test]
+fn parties_are_told_the_advertised_address() {
+    let mut engine = engine(&["127.0.0.1", "127.0.0.2"], (44000, 44999));
+    engine.settings.advertised = ["203.0.113.1", "203.0.113.2"].map(|address| address.parse().unwrap()).to_vec();
+    assert!(say(&mut engine, "UIE c 1.2.3.4 6000 f;1").ends_with(" 203.0.113.2"));
+    let answer = say(&mut engine, "LEI c 1.2.3.5 6000 f;1 t;1");
+    assert!(answer.ends_with(" 203.0.113.1"));
+    assert_eq!(say(&mut engine, "LEI c 1.2.3.5 6000 f;1 t;1"), answer, "repeated");
+    assert!(
+        say(&mut engine, "Ul127.0.0.9 d 1.2.3.4 6000 f;1").ends_with(" 127.0.0.9"),
+        "an address without another"
+    );
 }
 
 #[test]

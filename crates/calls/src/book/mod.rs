@@ -121,7 +121,8 @@ impl Book {
 
     /// A relay that commands go to. Its addresses are no party's.
     pub fn add_relay(&mut self, relay: Relay) -> RelayId {
-        for addr in &relay.addresses {
+        let advertised = relay.advertised.iter().map(|(advertised, _)| advertised);
+        for addr in relay.addresses.iter().chain(advertised) {
             self.learner.parties.declare_own(*addr);
         }
         self.relays.push(relay);

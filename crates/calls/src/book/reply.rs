@@ -122,7 +122,8 @@ impl Book {
             return None;
         }
         if let Some(endpoint) = port.endpoint() {
-            return Some(endpoint);
+            let relay = self.relay(relay)?;
+            return Some(Endpoint::new(relay.arrival(endpoint.addr), endpoint.port));
         }
         let v6 = self.is_v6(media, is_update, port, offered);
         let fits = |addr: &IpAddr| v6.is_none_or(|v6| addr.is_ipv6() == v6);

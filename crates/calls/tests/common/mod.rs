@@ -80,6 +80,7 @@ impl Bench {
             name: "r1".into(),
             addresses: vec!["10.9.0.1".parse().unwrap(), "fd91:2::1".parse().unwrap()],
             ttl: Duration::from_secs(60),
+            advertised: Vec::new(),
             setup_ttl: Duration::from_secs(60),
             symmetric_bridging: false,
             verifies_sources: false,
