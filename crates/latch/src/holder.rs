@@ -13,6 +13,7 @@ const USUAL_RATE: f32 = 50.0;
 const SLOWEST_RATE: f32 = 0.1;
 /// The mean intervals without a packet after which a source is silent.
 const PAUSE: u32 = 3;
+const SHORT_PAUSE: u32 = 2;
 /// Over how long a rate is measured at least.
 const MEASURED: Duration = Duration::from_millis(100);
 /// How far a new source may begin behind the last number known, and how far ahead beyond what the rate says.
@@ -115,6 +116,11 @@ impl Holder {
     /// How long it must send nothing to count as silent: at least this time, and longer if it sends seldom.
     pub(crate) fn patience(&self, least: Duration) -> Duration {
         least.max(PAUSE * self.interval())
+    }
+
+    /// The same where a mistake costs nothing, because the relay gets both sources then.
+    pub(crate) fn short_patience(&self, least: Duration) -> Duration {
+        least.max(SHORT_PAUSE * self.interval())
     }
 
     /// Whether it has only touched the port, as far as that is seen here, though it had the time to send like a call does.

@@ -255,7 +255,12 @@ impl Latch {
                 (_, false) => {}
             }
         }
-        let seems_gone = named && silent >= holder.patience(policy.rebind_silence);
+        let gone_after = if policy.last_resort {
+            holder.patience(policy.rebind_silence)
+        } else {
+            holder.short_patience(policy.rebind_silence)
+        };
+        let seems_gone = named && silent >= gone_after;
         if seems_gone && policy.last_resort && identity && enough {
             return self.take(policy, source, media, challenger.rank, now);
         }
