@@ -33,10 +33,12 @@ def relays() -> list[str]:
 class Lab:
     """Processes on the edge host. Each can be killed and started again."""
 
-    def __init__(self, topology: Topology, work: Path, relay: str, **changes: Any) -> None:
-        """relay: one of relays(), or rtpengine. changes: sections of the configuration that take the place of the shipped ones."""
-        self.topology, self.work, self.relay_name = topology, work, relay
-        self.edge = Edge(topology, work, "kamailio", "builtin" if relay == "shunt-relay" else relay)
+    def __init__(self, topology: Topology, work: Path, relay: str, *, advertised: str | None = None, **changes: Any) -> None:
+        """relay: one of relays(), or rtpengine. advertised: the address that rtpproxy tells parties in place of EDGE_IP. changes: sections of the configuration
+        that take the place of the shipped ones."""
+        self.topology, self.work, self.relay_name, self.advertised = topology, work, relay, advertised
+        options = ("-A", f"{advertised}/{EDGE_IP6}") if advertised else ()
+        self.edge = Edge(topology, work, "kamailio", "builtin" if relay == "shunt-relay" else relay, relay_options=options)
         self.softswitch = self.edge.softswitch
         self.relay = self.edge.relay if relay != "shunt-relay" else Process(topology, "edge", "shunt-relay", [RELAY, "-c", str(work / "relay.json")], work / "relay.log")
         self.agent = Process(topology, "edge", "shunt-agent", [AGENT, "-c", str(work / "agent.json")], work / "agent.log")
@@ -50,6 +52,8 @@ class Lab:
         config.pop("builtin_relay", None)
         if self.relay_name != "rtpengine":
             media = [{"address": address, "ports": f"{PORTS[0]}-{PORTS[1]}"} for address in (EDGE_IP, EDGE_IP6)]
+            if self.advertised:
+                media[0]["advertised"] = self.advertised
             config["relays"] = [{"name": "local", "socket": f"udp:127.0.0.1:{RELAY_PORT}", "media": media, "ttl": 60, "symmetric": True}]
         config["log"] = {"level": "debug"}
         config |= changes

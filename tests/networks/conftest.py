@@ -22,11 +22,12 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
     with contextlib.ExitStack() as stack:
 
         def get(relay: str, with_shunt: bool) -> Lab:
-            if relay != "shunt-relay" and shutil.which(relay) is None:
-                pytest.skip(f"{relay} is not installed")
+            daemon = relay.split()[0]
+            if daemon != "shunt-relay" and shutil.which(daemon) is None:
+                pytest.skip(f"{daemon} is not installed")
             key = (relay, with_shunt)
             if key not in made:
-                work = tmp_path_factory.mktemp(f"{relay}-{'shunt' if with_shunt else 'alone'}")
+                work = tmp_path_factory.mktemp(f"{relay.replace(' ', '')}-{'shunt' if with_shunt else 'alone'}")
                 made[key] = stack.enter_context(lab(work, relay, with_shunt))
             return made[key]
 

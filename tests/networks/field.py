@@ -17,6 +17,7 @@ from typing import Any
 
 from shunt.export.hep import HepPacket, encode as encode_hep
 from shunt.net import Endpoint
+from shunt.admin import AdminClient
 from tests.agent_daemon.lab import Lab
 from tests.lab.load import ControlClient
 from tests.lab.processes import CONTROL_PORT, NG_PORT, RELAY_PORT, RTPENGINE_PORT, open_socket
@@ -26,6 +27,9 @@ from tests.tools.ng import decode, encode
 IPS = {"caller": CALLER_IP, "callee": CALLEE_IP, "natcaller": NATCALLER_IP}
 NOBODY = "10.99.99.99"
 """An address that nobody has: what a phone behind a NAT writes into its SDP."""
+BEHIND_NAT, ADVERTISED = "rtpproxy -A", "198.18.0.9"
+"""A relay that tells parties another address than its own, as in clouds, and that address."""
+_ONE_TO_ONE = f"table ip provider {{ chain out {{ type nat hook output priority -100; ip daddr {ADVERTISED} dnat to {EDGE_IP}\n}}\n}}\n"
 HEP_PORT = 9060
 _ports = itertools.count(33_000, 4)
 _ssrcs = itertools.count(0x5000_0001)
@@ -249,6 +253,14 @@ class Field:
             packet = HepPacket(Endpoint.of(*source), Endpoint.of(*destination), message.encode())
             self._hep.sendto(encode_hep(packet), ("127.0.0.1", HEP_PORT))
 
+    async def states(self, call: Call) -> list[str]:
+        """States of the RTP streams of a call; none where Shunt does not run."""
+        if not self.with_shunt:
+            return []
+        async with AdminClient(str(self.lab.admin)) as admin:
+            view = await admin.call(call.call_id)
+        return [str(stream["state"]) for line in view["lines"] for stream in line["streams"] if stream["component"] == "rtp"]
+
     async def close(self) -> None:
         """Hang up all calls and close the phones; the lab goes on."""
         for call in self._made:
@@ -264,9 +276,12 @@ class Field:
 
 @contextmanager
 def lab(work: Path, relay: str, with_shunt: bool) -> Iterator[Lab]:
-    """A lab in which Fields are made one after another."""
+    """A lab in which Fields are made one after another. relay: BEHIND_NAT has a 1:1 NAT between itself and the phones."""
     with Topology("net") as topology:
-        made = Lab(topology, work, relay)
+        if relay == BEHIND_NAT:
+            for host in ("caller", "callee"):
+                topology.run(host, "nft", "-f", "-", stdin=_ONE_TO_ONE)
+        made = Lab(topology, work, relay.split()[0], advertised=ADVERTISED if relay == BEHIND_NAT else None)
         try:
             if with_shunt:
                 made.start()

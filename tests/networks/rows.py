@@ -11,7 +11,7 @@ from functools import partial
 from tests.lab.load import ControlClient
 from tests.lab.processes import RELAY_PORT
 from tests.lab.topology import NAT_IP
-from tests.networks.field import NOBODY, Call, Field, Place, Play, Row, Sent, udptl
+from tests.networks.field import BEHIND_NAT, NOBODY, Call, Field, Place, Play, Row, Sent, udptl
 
 ROWS: list[Row] = []
 
@@ -34,6 +34,19 @@ async def plain(field: Field) -> list[Sent]:
     return await _talk(call, 3.0)
 
 
+async def offloaded(field: Field) -> list[Sent]:
+    """The same, and Shunt offloads both directions."""
+    call = field.call(field.phone("caller"), field.phone("callee"))
+    await call.set_up()
+    assert field.lab.advertised in (None, call.caller.relay and call.caller.relay[0]), call.caller.relay
+    call.callee.talk()
+    call.caller.talk()
+    await asyncio.sleep(3.0)
+    states = await field.states(call)
+    assert set(states) <= {"offloaded"}, states
+    return await call.settle()
+
+
 async def seldom(field: Field, every: float, natted: bool, fax: bool = False) -> list[Sent]:
     """A caller at an address that its SDP does not name sends seldom. natted: its SDP names an address that nobody has, else a neighbour's."""
     caller = field.phone("natcaller" if natted else "caller", media=udptl if fax else None)
@@ -44,6 +57,7 @@ async def seldom(field: Field, every: float, natted: bool, fax: bool = False) ->
 
 
 ROWS.append(Row("addresses as signalled", plain))
+ROWS.append(Row("addresses as signalled, relay behind 1:1 NAT", offloaded, relays=(BEHIND_NAT,)))
 for _every in (0.12, 0.4, 1.0):
     ROWS.append(Row(f"media address that nobody names, a packet each {_every} s", partial(seldom, every=_every, natted=False)))
 ROWS.append(Row("private address in SDP, text each 3 s", partial(seldom, every=3.0, natted=True)))

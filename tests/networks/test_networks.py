@@ -9,13 +9,13 @@ import pytest
 
 from tests.agent_daemon.lab import Lab
 from tests.dataplane.lab import missing
-from tests.networks.field import Field, Row, Sent
+from tests.networks.field import BEHIND_NAT, Field, Row, Sent
 from tests.networks.rows import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 RELAYS = ("rtpproxy", "rtpengine", "shunt-relay")
-TABLE = [pytest.param(row, relay, id=f"{relay}: {row.name}") for relay in RELAYS for row in ROWS if relay in row.relays]
+TABLE = [pytest.param(row, relay, id=f"{relay}: {row.name}") for relay in (*RELAYS, BEHIND_NAT) for row in ROWS if relay in row.relays]
 
 
 async def _play(lab: Lab, row: Row, with_shunt: bool) -> list[Sent]:

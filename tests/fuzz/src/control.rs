@@ -89,6 +89,7 @@ pub fn book(data: &[u8]) {
         ttl: Duration::from_secs(60),
         setup_ttl: Duration::from_secs(60),
         symmetric_bridging: false,
+        advertised: Vec::new(),
         verifies_sources: false,
         keepalive: KeepAlive::TtlSubcommand,
         kind: shunt_calls::RelayKind::Rtpproxy,

@@ -52,6 +52,7 @@ pub fn journal_row(data: &[u8]) {
         ttl: Duration::from_secs(60),
         setup_ttl: Duration::from_secs(60),
         symmetric_bridging: false,
+        advertised: Vec::new(),
         verifies_sources: false,
         keepalive: KeepAlive::Lookup,
         kind: shunt_calls::RelayKind::Rtpproxy,
