@@ -222,7 +222,6 @@ class Leg(TypedDict):
     sdp: SdpLine | None
     relay_packets: int | None
     relay_packets_age_s: float | None
-    sends_to: NotRequired[str | None]
 
 
 # "from" is a keyword of Python, so this one is not a class.

@@ -28,8 +28,7 @@ class Leg:
     """A party of a media line.
 
     relay: the relay port that it sends to; latched, latched_rtcp: where its packets come from; contested: whether two sources claim to be it;
-    payload_types: packets noticed of each; sdp: the last one seen of it; relay_packets: what the relay counted, where it was asked, so long ago;
-    sends_to: where its signalled address sends to, while its relay port has got nothing of it.
+    payload_types: packets noticed of each; sdp: the last one seen of it; relay_packets: what the relay counted, where it was asked, so long ago.
     """
 
     signalled: Endpoint | None = None
@@ -43,7 +42,6 @@ class Leg:
     sdp: SdpMedia | None = None
     relay_packets: int | None = None
     relay_packets_age_s: float | None = None
-    sends_to: Endpoint | None = None
 
     @property
     def held(self) -> bool:

@@ -52,7 +52,6 @@ def _leg(leg: Leg) -> dict[str, Any]:
         "source_mismatches": leg.source_mismatches,
         "relay_packets": leg.relay_packets,
         "relay_packets_age_s": leg.relay_packets_age_s,
-        "sends_to": _text(leg.sends_to),
     }
 
 

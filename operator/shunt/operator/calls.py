@@ -83,7 +83,6 @@ def _leg(view: Mapping[str, Any], contested: bool) -> Leg:
         sdp=sdp_media(view["sdp"]),
         relay_packets=view["relay_packets"],
         relay_packets_age_s=view["relay_packets_age_s"],
-        sends_to=endpoint(view.get("sends_to")),
     )
 
 
