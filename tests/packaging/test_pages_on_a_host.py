@@ -260,7 +260,9 @@ class BuildMachine:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(there, here)
         if _CERTIFICATES.exists():
-            shutil.copyfile(_CERTIFICATES, self.root / _CERTIFICATES_THERE[1:])
+            there = self.root / _CERTIFICATES_THERE[1:]
+            there.parent.mkdir(parents=True, exist_ok=True)  # a minimal root has no OpenSSL
+            shutil.copyfile(_CERTIFICATES, there)
         subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, self.root / "root/shunt"], check=True)
         self.shell("apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends make git")
 
