@@ -521,7 +521,9 @@ def test_the_command(room: Bridge) -> None:
     assert {one["name"]: one["participants"] for one in json.loads(room.shunt("conference", "list", "--json"))["conferences"]} == {"room": 0, "board": 1}
     with pytest.raises(LabError, match='conference board has no participant "bob"'):
         room.shunt("conference", "leave", "board", "bob")
-    assert room.shunt("conference", "end", "board") == "board is over\n"
+    with pytest.raises(LabError, match="The media of 1 participant of board ends"):
+        room.shunt("conference", "end", "board")
+    assert room.shunt("conference", "end", "board", "--yes").endswith("board is over\n")
 
 
 SENT = r"(?:ann|bob) +(?:audio|video) +198\.18\.\S+ +> 198\.18\.0\.1:\d+ +[1-9]\d* packets"
