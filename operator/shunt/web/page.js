@@ -7,7 +7,7 @@ const KINDS = {sip: "SIP", control: "rtpproxy", learn: "learning", table: "table
 const SIDES = [["caller", "callee"], ["callee", "caller"]];
 let token = sessionStorage.getItem("shunt-token");
 let offset = null; // of the shown page of calls; null: the newest
-let callHistory = null, openEvent = null, looking = 0;
+let callHistory = null, openEvent = null, looking = 0, pending = 0;
 const shown = new Set(Object.keys(KINDS));
 const courses = {};
 const readings = {}, SAME_READING_S = 0.1;
@@ -150,11 +150,9 @@ function writeOverview(status, metrics) {
   $("agent").textContent = `${status.version}, up ${age(status.uptime_s)}`;
   const chips = [];
   if (status.agent && status.agent.reachable === false) chips.push(make("span", "chip bad", `the agent does not answer: all this is ${age(status.agent.age_s)} old`));
-  for (const problem of status.problems || []) if (/^(events|records|position)-/.test(problem.code)) chips.push(make("span", "chip warn", problem.message));
+  for (const problem of status.problems || []) chips.push(make("span", `chip ${problem.severity === "fail" ? "bad" : "warn"}`, problem.message));
   if (status.role && status.role !== "alone") chips.push(make("span", `chip ${status.role === "active" ? "good" : "warn"}`, status.role));
-  if (status.drain && status.drain.stop) chips.push(make("span", "chip warn", "draining: no new stream is offloaded"));
-  chips.push(plane ? make("span", `chip ${plane.connected ? "good" : plane.connected === false ? "bad" : ""}`, plane.connected ? plane.name : plane.connected === false ? `data plane ${plane.target} is not connected` : `data plane ${plane.target}: unknown`) : make("span", "chip", "no data plane"));
-  for (const relay of status.relays) if (relay.alive === false) chips.push(make("span", "chip bad", `relay ${relay.name} does not answer`));
+  chips.push(plane ? make("span", `chip ${plane.connected ? "good" : ""}`, plane.connected ? plane.name : `data plane ${plane.target}${plane.connected === null ? ": unknown" : ""}`) : make("span", "chip", "no data plane"));
   $("chips").replaceChildren(...chips);
   $("relays").tBodies[0].replaceChildren(...status.relays.map((relay) => {
     const of = metrics.filter((m) => m.labels.relay === relay.name), value = (name) => (of.find((m) => m.name === name) || {}).value;
@@ -366,11 +364,13 @@ function calling() {
 
 async function tick() {
   const turn = ++looking, callId = calling(), conference = conferring();
+  pending++;
   try {
     const [status, metrics] = await Promise.all([get("/v1/status"), get("/metrics", "text").then(parseMetrics)]);
     if (turn !== looking) return;
     $("token").hidden = true;
     writeOverview(status, metrics);
+    if (!callId && !conference) $("overview").hidden = false;  // also where the lists cannot be had
     if (callId) await writeCall(callId); else if (conference) await writeConference(conference); else await Promise.all([writeCalls(), writeFound(), writeConferences()]);
     if (calling() !== callId || conferring() !== conference) return;
     $("overview").hidden = Boolean(callId || conference);
@@ -382,9 +382,11 @@ async function tick() {
       $("token").hidden = false;
       $("overview").hidden = $("call").hidden = $("conference").hidden = true;
     } else {
-      $("trouble").textContent = error instanceof TypeError ? "The agent does not answer; trying again." : error.message;
+      $("trouble").textContent = error instanceof TypeError ? "The operator daemon does not answer; trying again." : error.message;
       $("trouble").hidden = false;
     }
+  } finally {
+    pending--;
   }
 }
 
@@ -399,5 +401,5 @@ $("find").oninput = $("over").onchange = $("since").onchange = tick;
 window.onhashchange = () => { callHistory = null; openEvent = null; tick(); };
 window.onresize = () => { if (callHistory && !$("call").hidden) tick(); };
 tick();
-// What is selected to be copied stays as it is.
-setInterval(() => { if (!document.hidden && $("token").hidden && getSelection().isCollapsed) tick(); }, PERIOD_MS);
+// What is selected to be copied stays as it is. A look that takes longer than the period, as with an agent that hangs, is waited for.
+setInterval(() => { if (!pending && !document.hidden && $("token").hidden && getSelection().isCollapsed) tick(); }, PERIOD_MS);
