@@ -161,7 +161,7 @@ impl AgentView {
                 add("hep-failed", error);
             }
             if !pair.is_active() && pair.holder_name().is_none() {
-                add("nobody-in-charge", "no agent of the group has the lease".into());
+                add("no-active-agent", "no agent of the group has the lease".into());
             }
         }
         let current = self.core.data_plane.current();
@@ -276,7 +276,7 @@ impl Admin for AgentView {
             role: self.role(),
             ready: !problems
                 .iter()
-                .any(|problem| problem.code.ends_with("-down") || problem.code == "nobody-in-charge"),
+                .any(|problem| problem.code.ends_with("-down") || problem.code == "no-active-agent"),
             problems,
             control: self.control.iter().map(|(address, _)| address.clone()).collect(),
             relays: self.relays(),

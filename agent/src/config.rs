@@ -111,7 +111,7 @@ pub enum RelayType {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Media {
     pub address: IpAddr,
-    /// What the relay tells parties in its place.
+    /// The address that the relay puts into its replies instead.
     #[serde(default)]
     pub advertised: Option<IpAddr>,
     #[serde(deserialize_with = "text")]
@@ -124,7 +124,7 @@ pub struct Builtin {
     #[serde(deserialize_with = "texts")]
     pub listen: Vec<ControlAddress>,
     pub addresses: Vec<IpAddr>,
-    /// What parties are told in place of each of `addresses`; empty: those themselves.
+    /// The addresses in the relay's replies, in the order of `addresses`; empty: those themselves.
     #[serde(default)]
     pub advertised: Vec<IpAddr>,
     #[serde(deserialize_with = "text")]

@@ -782,7 +782,7 @@ impl Core {
         }
     }
 
-    /// Goes on draining as before the restart of an agent without a group.
+    /// Restores draining after the restart of an agent without a group.
     pub fn restore_own_drain(self: &Arc<Self>) {
         match std::fs::read(&self.drain_file) {
             Ok(text) => self.restore_drain(&text, "as before the restart"),
@@ -791,7 +791,7 @@ impl Core {
         }
     }
 
-    /// Goes on draining as the group's agent in charge before this one.
+    /// Restores the group's draining after a take-over.
     pub fn restore_group_drain(self: &Arc<Self>, documents: &[(String, Vec<u8>)]) {
         if let Some((_, text)) = documents.iter().find(|(name, _)| name == DRAIN) {
             self.restore_drain(text, "as the agent in charge before this one");

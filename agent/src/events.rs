@@ -201,7 +201,7 @@ impl Events {
         });
     }
 
-    /// A call is over. `number`: how many are, this one included; `relay`: a relay's name.
+    /// Logs the end of a call. `number`: calls that have ended, this one included; `relay`: returns a relay's name.
     pub fn ended<'a>(&self, ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time) {
         self.append(|| {
             let facts = facts::ended(ended, number, relay, now, self.clock.wall());

@@ -210,7 +210,7 @@ pub fn table(written: &Written) -> TableFacts {
     }
 }
 
-/// A call that is over. `number`: of calls that have ended; `relay`: a relay's name; `wall`: the Unix time of `now`.
+/// Returns the facts of an ended call. `number`: calls that have ended, this one included; `relay`: returns a relay's name; `wall`: the Unix time of `now`.
 #[must_use]
 pub fn ended<'a>(ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time, wall: Duration) -> EndedFacts {
     let duration = now.since(ended.created);

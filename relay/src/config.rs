@@ -36,7 +36,7 @@ pub struct Relay {
     pub socket_group: String,
     /// One, or two for bridging: the first is I (internal), the second E (external).
     pub addresses: Vec<IpAddr>,
-    /// What parties are told in place of each of `addresses` (1:1 NAT); empty: those themselves.
+    /// The addresses in replies, in the order of `addresses`, behind a 1:1 NAT; empty: those themselves.
     #[serde(default)]
     pub advertised: Vec<IpAddr>,
     #[serde(deserialize_with = "text")]

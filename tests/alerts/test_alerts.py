@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.lab.needs import need
 from tests.alerts.scenes import Host, State, document
 from tests.lab.processes import ROOT
 
@@ -20,8 +21,7 @@ BUSY, SMALL, NIGHT = 5000.0, 15.0, 1.5
 
 def check(work: Path, hosts: Host | list[Host], fired: Iterable[str] = (), still: Iterable[str] = ()) -> None:
     """fired: the alerts of the whole scene; still: those of them at its end."""
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
+    need("promtool", root=False)
     scenes = [hosts] if isinstance(hosts, Host) else hosts
     path = work / "alerts.test.yml"
     path.write_text(yaml.safe_dump(document(str(RULES), scenes, {name: name in set(still) for name in {*fired, *still}})))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab.needs import need
 from tests.agent_daemon.lab import Lab
 from tests.networks.field import lab
 
@@ -23,8 +24,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
 
         def get(relay: str, with_shunt: bool) -> Lab:
             daemon = relay.split()[0]
-            if daemon != "shunt-relay" and shutil.which(daemon) is None:
-                pytest.skip(f"{daemon} is not installed")
+            need(*() if daemon == "shunt-relay" else (daemon,))
             key = (relay, with_shunt)
             if key not in made:
                 work = tmp_path_factory.mktemp(f"{relay.replace(' ', '')}-{'shunt' if with_shunt else 'alone'}")

@@ -357,7 +357,7 @@ def _calls_of(work: Callable[[], object]) -> int:
     return count
 
 
-# -- what this host does is nobody's fault --------------------------------------------------------------
+# -- faults of this host are not the parties' --------------------------------------------------------------
 
 
 def judged(running: JSON, traces: JSON | None = None, on_relay: tuple[tuple[int | None, str], ...] = (), host: tuple[str, ...] = ()) -> list[Finding]:

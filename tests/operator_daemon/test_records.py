@@ -15,7 +15,7 @@ import pytest
 from shunt.cdr.record import csv_header
 from shunt.config.model import Cdr
 from shunt.operator import records as writing
-from shunt.operator.ledger import Ledger
+from shunt.operator.accounting import Accounting
 from shunt.operator.position import Position
 from shunt.operator.records import CALL, Piece, Records, outputs
 
@@ -100,7 +100,7 @@ def dies_in_the_middle_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def dies_before_the_position_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(position: Position, next_seq: int, ledger: Ledger | None) -> None:
+    def die(position: Position, next_seq: int, accounting: Accounting | None) -> None:
         raise Died
 
     monkeypatch.setattr(Position, "save", die)

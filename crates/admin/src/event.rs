@@ -318,7 +318,7 @@ pub enum CallWhat {
 /// A call is over: no line of it runs, and all of its entries are out.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndedFacts {
-    /// How many calls have ended in this epoch, this one included: a hole in these numbers is calls whose end is not in the log.
+    /// Number of calls that have ended in this epoch, this one included. A hole means that ends are missing from the log.
     pub number: u64,
     pub reason: Reason,
     pub relay: Text,

@@ -38,7 +38,7 @@ pub struct Relay {
     pub kind: RelayKind,
     /// Its media addresses, in the order of preference: they stand in for a wildcard address, or none, in a reply.
     pub addresses: Vec<IpAddr>,
-    /// Addresses that it tells parties in place of its own (rtpproxy `-A`), each with the one at which that media arrives.
+    /// Addresses in its replies that are not its own (rtpproxy `-A`), each with the address at which that media arrives.
     pub advertised: Vec<(IpAddr, IpAddr)>,
     /// Its session time-out (rtpproxy `-T`, rtpengine `timeout`).
     pub ttl: Duration,
@@ -54,7 +54,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Where media arrives that parties send to this address.
+    /// Returns the relay's own address behind an address of its replies.
     #[must_use]
     pub fn arrival(&self, told: IpAddr) -> IpAddr {
         let found = self.advertised.iter().find(|(advertised, _)| *advertised == told);

@@ -282,7 +282,7 @@ impl Latch {
     fn decide_roaming(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Option<Verdict> {
         let holder = self.holder.as_ref().filter(|_| self.component == Component::Rtp)?;
         let ssrc = holder.media.map(|media| media.ssrc);
-        // Who only knows the SSRC does not know where its numbers are.
+        // A forger who knows the SSRC does not know the sequence numbers.
         let same = match ssrc {
             Some(_) => {
                 let known = facts.as_ref().and_then(|facts| facts.sequence);

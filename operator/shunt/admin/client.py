@@ -104,7 +104,7 @@ class AdminClient:
         return cast(DrainStatus, await self._connection.ask("GET", path_of("drain")))
 
     async def drain(self, stop: Stop, *, group: bool = False) -> DrainStatus:
-        """Begin draining until no entry is left (offloads), or no call either (calls). group: it goes on where the other agent of a pair takes over."""
+        """Begin draining until no entry is left (offloads), or no call either (calls). group: a take-over does not end it."""
         return cast(DrainStatus, await self._connection.ask("POST", path_of("drain"), body={"stop": stop, "group": group}))
 
     async def end_drain(self) -> DrainStatus:

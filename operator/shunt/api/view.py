@@ -39,7 +39,7 @@ class AgentView(Protocol):
         ...
 
     def own(self) -> dict[str, Any]:
-        """This daemon's part of the status: {events, history, cdr, homer}. Asks nobody."""
+        """This daemon's part of the status: {events, history, cdr, homer}, without a request to the agent."""
         ...
 
     async def problems(self) -> list[str]:

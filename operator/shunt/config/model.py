@@ -80,7 +80,7 @@ class MediaRange(Section):
     address: MediaAddress = Field(description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle.")
     advertised: MediaAddress | None = Field(
         default=None,
-        description="The address that an rtpproxy tells parties in its place (rtpproxy -l ADDRESS=ADVERTISED or -A), where a 1:1 NAT is between; rtpengine reports its own addresses by itself.",
+        description="The address that rtpproxy puts into its replies instead (rtpproxy -l ADDRESS=ADVERTISED or -A), if a 1:1 NAT translates it; rtpengine reports its own addresses by itself.",
     )
     ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max); starts at an even port.')
 
@@ -144,7 +144,7 @@ class Relay(Section):
 
 
 def _not_advertisable(own: str, advertised: str) -> str | None:
-    """What is wrong with an address that parties are told in place of the relay's own."""
+    """Returns what is wrong with an advertised address."""
     if ipaddress.ip_address(own).version != ipaddress.ip_address(advertised).version:
         return f"{advertised} is of another IP version than {own}, for which it stands"
     return None
@@ -162,7 +162,7 @@ class BuiltinRelay(Section):
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
     addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters E and I: first is I).")
     advertised: list[MediaAddress] = Field(
-        default=[], max_length=2, description="The addresses that parties are told, one for each of addresses and in its order, where a 1:1 NAT is between; absent: those of addresses."
+        default=[], max_length=2, description="The addresses in its replies, one for each of addresses in the same order, if a 1:1 NAT translates them; absent: addresses themselves."
     )
     ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
@@ -469,7 +469,7 @@ class Config(Section):
             if not host.is_loopback and not host.is_unspecified and all(ipaddress.ip_network(network).is_loopback for network in self.control.allow):
                 yield (
                     ("control", "listen", i),
-                    f"nobody is served at {host}: control.allow has loopback only, and a SIP server of this host sends to that address from it. Add the SIP server's address",
+                    f"control.allow has loopback only, but a SIP server of this host sends to {host} from {host}, so no command is accepted there. Add the SIP server's address",
                 )
 
     def interfaces(self) -> Iterator[tuple[Location, str]]:

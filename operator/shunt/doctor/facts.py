@@ -24,7 +24,7 @@ in several buffers."""
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An offload of an interface. fixed: nobody can change it."""
+    """An offload of an interface. fixed: the driver does not let it be changed."""
 
     active: bool
     fixed: bool

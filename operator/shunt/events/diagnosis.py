@@ -51,8 +51,8 @@ class Evidence:
     """What else is known of a call when it is judged. All of it may be missing.
 
     sdp: the last SDP's media line by media index and party; traces: the data plane's own word on an entry, by its key; stale: why
-    nobody knows what an entry meets at present, "" where that is known; on_relay: media index and party of whom the relay's count rose between two
-    questions; host: causes on this host (shunt.health) for which packets do not meet the data plane.
+    the entries' counters are not current, "" if they are; on_relay: media index and party whose packets the relay counted between two
+    queries; host: causes on this host (shunt.health) for which packets do not meet the data plane.
     """
 
     sdp: Mapping[tuple[int | None, str], SdpMedia] = field(default_factory=dict)
@@ -280,7 +280,7 @@ def _accepted(events: Sequence[Event]) -> Event | None:
 
 
 def _cut(line: Line, say: _Say) -> None:
-    """A line that nobody hung up."""
+    """A line that no party hung up."""
     if line.released == reasons.MEDIA_TIMEOUT:
         say("problem", "The media time-out ended the call: no packet of either party had come for the relay's time-out, neither to the data plane nor to the relay.")
     elif line.released == reasons.RELAY_TIMEOUT:
@@ -294,7 +294,7 @@ def _unanswered(line: Line, caller: _Party, final: Event | None, accepted: Event
     if accepted is not None:
         say(
             "problem",
-            f"{accepted.facts['source']} answered the call ({accepted.what}), and no command with the answer came to the agent: the SIP server asked the relay itself, or nobody. Whether media flows is not known here.",
+            f"{accepted.facts['source']} answered the call ({accepted.what}), and no command with the answer came to the agent: the SIP server used the relay directly, or no relay. Whether media flows is not known here.",
         )
         return
     over = f"; the line ended before ({line.released})" if line.released else " yet"

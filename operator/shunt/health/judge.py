@@ -31,7 +31,7 @@ _OF_PLANE = ("xdp-missing", "xdp-loopback", "xdp-generic", "past-data-plane", "u
 _REMEDIES = {
     "relay-down": "See whether it runs, and whether a packet filter drops commands to its control socket or its replies.",
     "data-plane-down": "See `systemctl status shunt-softswitch`: entries that are installed go on, new calls stay on the relay.",
-    "nobody-in-charge": "See `systemctl status shunt-agent` on both hosts, and whether Redis answers.",
+    "no-active-agent": "See `systemctl status shunt-agent` on both hosts, and whether Redis answers.",
     "mixer-down": "See `systemctl status shunt-mixer`.",
     "cpu-port": "Correct data_plane.cpu_interface, or the switch's port.",
     "hep-failed": "See the agent's log: another program may have the port of hep.listen.",

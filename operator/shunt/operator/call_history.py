@@ -78,7 +78,7 @@ def uncertainty(call: Call) -> str:
 
 
 def on_relay(before: Call, after: Call) -> frozenset[tuple[int | None, str]]:
-    """Media index and party of whom the relay has counted more packets between two questions."""
+    """Returns media index and party of those whose packets the relay counted between two queries."""
     counted = {(line.media, side.value): leg.relay_packets for line in before.lines for side, leg in line.legs.items()}
     return frozenset(
         (line.media, side.value)

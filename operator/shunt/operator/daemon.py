@@ -23,6 +23,7 @@ from shunt.operator import dialogs as dialog_events
 from shunt.operator import endings as ending_events
 from shunt.operator import health
 from shunt.operator import records as record_files
+from shunt.operator.accounting import Accounting
 from shunt.operator.asking import TIMEOUT_S, Agent
 from shunt.operator.conferences import service as conferences
 from shunt.operator.conferences.service import Conferences
@@ -31,7 +32,6 @@ from shunt.operator.endings import Endings
 from shunt.operator.files import FolderLock
 from shunt.operator.follow import Follower
 from shunt.operator.health import Health
-from shunt.operator.ledger import Ledger
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
@@ -153,7 +153,7 @@ class Daemon:
         target = reached if due is None else due
         if target is None or target == self._position.next:
             return
-        save = partial(self._position.save, target, self._ledger())
+        save = partial(self._position.save, target, self._accounting())
         with contextlib.suppress(OSError):  # said by Position, and tried again
             await (self._records.in_thread(save) if self._records is not None else asyncio.to_thread(save))
 
@@ -170,11 +170,11 @@ class Daemon:
             position_error="" if position.error is None else f"{position.path}: {position.error}",
         )
 
-    def _ledger(self) -> Ledger | None:
+    def _accounting(self) -> Accounting | None:
         """Of the calls whose records are written: all, or those before the ones that wait."""
         if self._records is None:
             return None
-        return self._records.ledger if self._records.oldest is None else self._position.ledger
+        return self._records.accounting if self._records.oldest is None else self._position.accounting
 
     async def _room(self) -> None:
         if self._records is not None:
@@ -184,7 +184,7 @@ class Daemon:
         reached = self._follower.next_seq
         if reached is not None and (self._records is None or self._records.oldest is None):
             with contextlib.suppress(OSError):
-                self._position.save(reached, self._ledger())
+                self._position.save(reached, self._accounting())
         if self._conferences is not None:
             await self._conferences.close()
         if self._rooms is not None:

@@ -115,7 +115,7 @@ class Follower:
         if gap.reason == "reset":
             # Another log, from its beginning: what is dealt with of the former one says nothing of it.
             with contextlib.suppress(OSError):
-                self._position.save(gap.first, self._position.ledger)
+                self._position.save(gap.first, self._position.accounting)
         self._bus.publish(gap_event(missing.start, missing.first, missing.reason, missing.at))
 
     def _broken(self, error: AdminError) -> None:

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shunt.operator.accounting import Accounting
 from shunt.operator.files import write_atomically
-from shunt.operator.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _FORMAT = 1
 
 
 class Position:
-    """`next` is the sequence number of the first event that is not dealt with; None: none ever was. `ledger`: of the calls that are recorded, None: none is."""
+    """`next` is the sequence number of the first event that is not dealt with; None: none ever was. `accounting`: of the calls that are recorded, None: none is."""
 
     def __init__(self, path: Path) -> None:
         """Reads the file. One that is damaged is moved aside, and said in the log: all that is kept of events is dealt with again. Raises OSError."""
@@ -26,7 +26,7 @@ class Position:
         self.failures = 0
         self.error: str | None = None
         self.next: int | None = None
-        self.ledger: Ledger | None = None
+        self.accounting: Accounting | None = None
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -36,19 +36,19 @@ class Position:
             value = document["next"]
             if not isinstance(value, int) or value < 0:
                 raise ValueError(value)
-            self.ledger = ledger_of(document)
+            self.accounting = accounting_of(document)
             self.next = value
         except (ValueError, KeyError, TypeError):
             aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
             path.rename(aside)
             log.error("%s was damaged; it is %s now, and events that are still kept are dealt with again", path, aside)
 
-    def save(self, next_seq: int, ledger: Ledger | None) -> None:
+    def save(self, next_seq: int, accounting: Accounting | None) -> None:
         """Events below next_seq are dealt with, and these calls are recorded. Raises OSError; then `next` stays, and `error` says why."""
-        if next_seq == self.next and ledger == self.ledger:
+        if next_seq == self.next and accounting == self.accounting:
             return
         try:
-            write_atomically(self.path, json.dumps({"format": _FORMAT, "next": next_seq, **ledger_view(ledger)}).encode())
+            write_atomically(self.path, json.dumps({"format": _FORMAT, "next": next_seq, **accounting_view(accounting)}).encode())
         except OSError as error:
             self.failures += 1
             if self.error is None:
@@ -58,14 +58,14 @@ class Position:
         if self.error is not None:
             log.warning("%s is written again", self.path)
         self.error = None
-        self.next, self.ledger = next_seq, ledger
+        self.next, self.accounting = next_seq, accounting
 
 
-def ledger_view(ledger: Ledger | None) -> dict[str, Any]:
-    """A part of a document, as ledger_of reads it."""
-    return {} if ledger is None else {"calls": asdict(ledger)}
+def accounting_view(accounting: Accounting | None) -> dict[str, Any]:
+    """A part of a document, as accounting_of reads it."""
+    return {} if accounting is None else {"calls": asdict(accounting)}
 
 
-def ledger_of(document: dict[str, Any]) -> Ledger | None:
-    """The ledger of a document. Raises TypeError where it is damaged."""
-    return Ledger(**document["calls"]) if "calls" in document else None
+def accounting_of(document: dict[str, Any]) -> Accounting | None:
+    """The accounting of a document. Raises TypeError where it is damaged."""
+    return Accounting(**document["calls"]) if "calls" in document else None

@@ -23,9 +23,9 @@ from typing import Any
 
 from shunt.cdr.record import csv_header, csv_lines, json_line, lost_record
 from shunt.config.model import Cdr
+from shunt.operator.accounting import Accounting, after
 from shunt.operator.files import sync_folder, write_atomically
-from shunt.operator.ledger import Ledger, after
-from shunt.operator.position import Position, ledger_of, ledger_view
+from shunt.operator.position import Position, accounting_of, accounting_view
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +126,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """The records of one event, and the ledger when they are written."""
+    """The records of one event, and the accounting when they are written."""
 
     seq: int
     kind: str
     entries: tuple[dict[str, Any], ...]
-    ledger: Ledger | None
+    accounting: Accounting | None
 
 
 class Records:
@@ -145,7 +145,7 @@ class Records:
         self._files = {kind: list(those) for kind, those in files.items()}
         self._position, self._ahead = position, ahead
         # Without files calls are not numbered on, and the next file does not begin with a loss.
-        self._ledger = position.ledger if self._files.get(CALL) else None
+        self._accounting = position.accounting if self._files.get(CALL) else None
         self._gap: str | None = None
         self._waiting: deque[_Due] = deque()
         self._group: list[_Due] = []
@@ -168,7 +168,7 @@ class Records:
         document = json.loads(self._ahead.read_bytes())
         if self._position.next is None or self._position.next < document["next"]:
             self._finish(document)
-            self._ledger = self._position.ledger
+            self._accounting = self._position.accounting
             log.info("records that a former process had begun to write are complete")
         else:
             self._ahead.unlink()
@@ -177,14 +177,14 @@ class Records:
         """In the thread: bring what was written ahead to its end."""
         for item in document["pieces"]:
             Piece(item["path"], base64.b64decode(item["data"]), item["inode"], item["size"]).finish()
-        self._position.save(document["next"], ledger_of(document))
+        self._position.save(document["next"], accounting_of(document))
         self._ahead.unlink()
 
     def put(self, seq: int, entry: dict[str, Any], kind: str = CALL) -> None:
         """Have the record of an event written soon, if its kind has files. Waits for nothing: room() does."""
         if not self._files.get(kind):
             return
-        self._waiting.append(_Due(seq, kind, (*self._lost_before(kind, entry), entry), self._ledger))
+        self._waiting.append(_Due(seq, kind, (*self._lost_before(kind, entry), entry), self._accounting))
         if len(self._waiting) >= _MOST_WAITING:
             self._room.clear()
         self._due.set()
@@ -195,15 +195,14 @@ class Records:
 
     def began(self, epoch: int, at: str) -> None:
         """A run of the agent began, at `at` (ISO 8601): from there on its calls are numbered."""
-        if self._ledger is None and self._files.get(CALL):
-            self._ledger = Ledger(epoch, 0, at)
+        if self._accounting is None and self._files.get(CALL):
+            self._accounting = Accounting(epoch, 0, at)
 
     def _lost_before(self, kind: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
-        """A record of the calls' records that are lost between the last one and this one."""
-        # Events that an agent before 0.3 has logged have no number.
-        if kind != CALL or entry.get("number") is None:
+        """Returns the record that stands for calls lost between the last record and this one; empty: none are lost."""
+        if kind != CALL:
             return []
-        self._ledger, lost = after(self._ledger, self._gap, Ledger(entry["epoch"], entry["number"], entry["ended"]), time.time())
+        self._accounting, lost = after(self._accounting, self._gap, Accounting(entry["epoch"], entry["number"], entry["ended"]), time.time())
         self._gap = None
         if lost is None:
             return []
@@ -211,14 +210,14 @@ class Records:
         return [lost_record(lost.number, lost.at_least, lost.since, lost.until, lost.reason, epoch=entry["epoch"], seq=entry["seq"])]
 
     @property
-    def ledger(self) -> Ledger | None:
+    def accounting(self) -> Accounting | None:
         """After the last record that is written or waits."""
-        return self._ledger
+        return self._accounting
 
     def lost_lately(self) -> int:
         """How many records are lost in all, if that was noticed in the last hour."""
-        ledger = self._ledger
-        return ledger.lost if ledger is not None and ledger.lost_at is not None and time.time() - ledger.lost_at < _LOSS_SHOWN_S else 0
+        accounting = self._accounting
+        return accounting.lost if accounting is not None and accounting.lost_at is not None and time.time() - accounting.lost_at < _LOSS_SHOWN_S else 0
 
     @property
     def waiting(self) -> int:
@@ -298,7 +297,7 @@ class Records:
             document = json.loads(self._ahead.read_bytes())
         else:
             pieces = [asdict(piece) | {"data": base64.b64encode(piece.data).decode()} for piece in self._pieces(group)]
-            document = {"next": group[-1].seq + 1, "pieces": pieces, **ledger_view(group[-1].ledger)}
+            document = {"next": group[-1].seq + 1, "pieces": pieces, **accounting_view(group[-1].accounting)}
             write_atomically(self._ahead, json.dumps(document).encode())
         self._finish(document)
 

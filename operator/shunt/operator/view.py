@@ -292,14 +292,14 @@ class OperatorView:
 
 
 def _records_view(records: Records) -> dict[str, Any]:
-    ledger = records.ledger
+    accounting = records.accounting
     return {
         "up": records.error is None,
         "waiting": records.waiting,
         "written": records.written,
         "failures": records.failures,
-        "dropped": 0 if ledger is None else ledger.lost,
-        "lost_timestamp_seconds": None if ledger is None else ledger.lost_at,
+        "dropped": 0 if accounting is None else accounting.lost,
+        "lost_timestamp_seconds": None if accounting is None else accounting.lost_at,
     }
 
 

@@ -56,7 +56,7 @@ pub const SUPPORTED: [u32; 16] = [
 pub struct Settings {
     /// The relay's own: the first is I (internal), the second E (external). Without letters both legs use the first of the packet's IP version.
     pub addresses: Vec<IpAddr>,
-    /// What parties are told in place of each of `addresses`; empty: those themselves.
+    /// The addresses in replies, in the order of `addresses`; empty: those themselves.
     pub advertised: Vec<IpAddr>,
     /// The media time-out.
     pub ttl: Duration,
@@ -69,7 +69,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What a party is told in place of one of the relay's addresses.
+    /// Returns the address that a reply names for one of the relay's own.
     fn told(&self, address: IpAddr) -> IpAddr {
         let place = self.addresses.iter().position(|own| *own == address);
         place.and_then(|place| self.advertised.get(place).copied()).unwrap_or(address)

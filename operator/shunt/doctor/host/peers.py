@@ -204,7 +204,7 @@ def _redis_ask(link: socket.socket, *words: str) -> str:
 
 
 def agent(socket_path: str) -> Agent | None | Unknown:
-    """The agent behind an admin socket; None: nobody listens there."""
+    """The agent behind an admin socket; None: the socket has no listener."""
 
     async def ask() -> Agent:
         async with AdminClient(socket_path, LIMIT_S) as admin:

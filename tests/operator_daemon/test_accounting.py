@@ -14,7 +14,7 @@ import pytest
 
 from shunt.cdr.record import csv_header
 from shunt.config.model import Cdr
-from shunt.operator.ledger import Ledger, Lost, after
+from shunt.operator.accounting import Accounting, Lost, after
 from shunt.operator.position import Position
 from shunt.operator.records import CALL, Records, outputs
 
@@ -39,11 +39,11 @@ def time_of(step: int) -> str:
     ],
 )
 def test_a_hole_in_the_numbers_is_records_that_are_lost(last: tuple[int, int] | None, gap: str | None, end: tuple[int, int], lost: Lost | None) -> None:
-    before = None if last is None else Ledger(*last, time_of(last[1]), 7, 5.0)
-    ledger, found = after(before, gap, Ledger(*end, time_of(end[1])), 99.0)
-    assert found == lost and (ledger.epoch, ledger.number) == end
+    before = None if last is None else Accounting(*last, time_of(last[1]), 7, 5.0)
+    accounting, found = after(before, gap, Accounting(*end, time_of(end[1])), 99.0)
+    assert found == lost and (accounting.epoch, accounting.number) == end
     if before is not None:
-        assert (ledger.lost, ledger.lost_at) == (7 + (lost.number if lost else 0), 99.0 if lost else 5.0)
+        assert (accounting.lost, accounting.lost_at) == (7 + (lost.number if lost else 0), 99.0 if lost else 5.0)
 
 
 def entry(epoch: int, number: int, seq: int) -> dict[str, Any]:
@@ -118,7 +118,7 @@ async def test_what_is_recorded_and_what_is_lost_are_all_calls(tmp_path: Path, s
     lost = sum(record["lost"] for record in written if record["kind"] == "lost")
     unknown = any(record["at_least"] for record in written if record["kind"] == "lost")
     assert len(calls) + lost == sum(ended.values()) or (unknown and len(calls) + lost < sum(ended.values()))
-    assert Position(tmp_path / "position.json").ledger.lost == lost  # type: ignore[union-attr]
+    assert Position(tmp_path / "position.json").accounting.lost == lost  # type: ignore[union-attr]
     rows = list(csv.DictReader(io.StringIO(run.csv.read_text(), newline="")))
     assert [(row["kind"] == "lost", row["call_id"], row["lost"]) for row in rows] == [
         (record["kind"] == "lost", record["call_id"] or "", str(record.get("lost", ""))) for record in written
@@ -141,8 +141,8 @@ async def test_calls_that_ended_while_no_record_was_wanted_are_not_lost(tmp_path
     await run.daemon([("began", 1), ("ended", (1, 1))])
     position = Position(tmp_path / "position.json")
     without = Records({}, position, tmp_path / "records.ahead")
-    assert without.ledger is None
+    assert without.accounting is None
     without.put(5, entry(1, 2, 5))
-    position.save(6, without.ledger)
+    position.save(6, without.accounting)
     await run.daemon([("ended", (1, 3))] * 6 + [("ended", (1, 9))])
     assert [record["kind"] for record in run.written()] == ["call", "call"]

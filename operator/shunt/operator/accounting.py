@@ -1,4 +1,4 @@
-"""Which call records can never be written. Pure: the agent numbers the calls that end, so a hole in the numbers is records that are lost."""
+"""Accounting of call records. The agent numbers the calls that end, so a hole in the numbers means lost records. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """What is known after the end of a call.
+class Accounting:
+    """The account after the end of a call.
 
     epoch, number: the run of the agent, and how many calls had ended in it; ended: when (ISO 8601); lost: records lost so far; lost_at: Unix time when
     the last loss was noticed.
@@ -22,7 +22,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Records that are lost. at_least: more may be, for nobody knows how many calls the former run of the agent had ended; since: None: not known."""
+    """Lost records. at_least: more may be lost, since the agent restarted in between; since: None: not known."""
 
     number: int
     at_least: bool
@@ -31,8 +31,8 @@ class Lost:
     reason: str
 
 
-def after(last: Ledger | None, gap: str | None, end: Ledger, now: float) -> tuple[Ledger, Lost | None]:
-    """What is known after one more end of a call, and what is lost before it.
+def after(last: Accounting | None, gap: str | None, end: Accounting, now: float) -> tuple[Accounting, Lost | None]:
+    """Returns the account after one more end of a call, and the records lost before it.
 
     last: after the end before, None: there was none, so that no earlier call was to be recorded; gap: why events between the two are missing, None: none are;
     end: the call's epoch, number and time; now: Unix time.
