@@ -7,9 +7,9 @@ use crate::standby::Pair;
 use crate::view;
 use shunt_admin::{
     Admin, Announcements, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus,
-    DrainStatus, EndedCounts, Estimate, Failure, FailureKind, HepStatus, Join, JournalStatus, LogFilter, Participant, ParticipantUpdate,
-    Problem, QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling, TilingWish, Trace,
-    TraceCall, TraceVerdict,
+    DrainStatus, EndedCounts, Estimate, Failure, FailureKind, HepStatus, InterfaceStatus, Join, JournalStatus, LogFilter, Participant,
+    ParticipantUpdate, Problem, QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling,
+    TilingWish, Trace, TraceCall, TraceVerdict,
 };
 use shunt_calls::{LineId, RelayId, RelayKind};
 use shunt_control::Statistics;
@@ -40,6 +40,13 @@ pub struct AgentView {
 /// A text, unless it is empty.
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
+}
+
+fn interface((name, mode): &(String, String)) -> InterfaceStatus {
+    InterfaceStatus {
+        name: name.clone(),
+        mode: mode.clone(),
+    }
 }
 
 fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
@@ -116,6 +123,7 @@ impl AgentView {
                 version: Some(facts.version).filter(|version| !version.is_empty()),
                 keepalive: keepalive(relay.kind, facts.keepalive).map(Into::into),
                 packets_relayed: facts.packets_relayed,
+                error: relay.error(),
             }
         };
         self.core.relays().iter().map(|(_, relay)| status(relay)).collect()
@@ -137,6 +145,8 @@ impl AgentView {
             reconciled: current.is_reconciled(),
             lacks: facts.map(|facts| facts.lacks.clone()).unwrap_or_default(),
             packets_relayed: current.total("relayed_packets"),
+            totals: current.totals.as_ref().map(|(totals, _)| (**totals).clone()),
+            interfaces: current.interfaces.as_deref().map(|found| found.iter().map(interface).collect()),
             age_s: current.totals.as_ref().map(|(_, read)| read.elapsed().as_secs_f64()),
         })
     }

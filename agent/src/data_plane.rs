@@ -28,6 +28,8 @@ pub struct Current {
     phase: Phase,
     /// The data plane's own counters by name, and when they were read.
     pub totals: Option<(Arc<BTreeMap<String, u64>>, Instant)>,
+    /// Interfaces and the mode of the program attached to each, as last read; `None`: the data plane has no such table.
+    pub interfaces: Option<Arc<[(String, String)]>>,
 }
 
 /// Since the connection was made.
@@ -204,9 +206,27 @@ pub async fn watch_totals(core: Arc<Core>) {
 
 async fn read_totals(core: &Core) {
     let Some(plane) = core.plane() else { return };
-    if let Ok(totals) = plane.totals().await {
+    if let (Ok(totals), Ok(interfaces)) = tokio::join!(plane.totals(), plane.interfaces()) {
+        let totals = Some((Arc::new(totals), Instant::now()));
+        log_changed(core.data_plane.current().interfaces.as_deref(), interfaces.as_deref());
         core.data_plane
-            .change(|current| current.totals = Some((Arc::new(totals), Instant::now())));
+            .change(|current| (current.totals, current.interfaces) = (totals, interfaces.map(Into::into)));
+    }
+}
+
+/// Logs interfaces that have lost their program, or have it again.
+fn log_changed(before: Option<&[(String, String)]>, now: Option<&[(String, String)]>) {
+    for (name, mode) in now.unwrap_or_default() {
+        let was = before
+            .and_then(|before| before.iter().find(|(known, _)| known == name))
+            .map(|(_, mode)| mode);
+        if mode == "none" && was != Some(mode) {
+            tracing::error!(
+                "{name} has no program of the softswitch now: packets that arrive there bypass the data plane, and the relay carries them"
+            );
+        } else if mode != "none" && was.is_some_and(|was| was == "none") {
+            tracing::warn!("{name} has its program again ({mode})");
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub struct Relay {
     sessions: AtomicU64,
     polls: AtomicU64,
     facts: Mutex<Facts>,
+    error: Mutex<Option<String>>,
     own: Semaphore,
 }
 
@@ -72,6 +73,7 @@ impl Relay {
             sessions: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             facts: Mutex::default(),
+            error: Mutex::default(),
             own: Semaphore::new(OWN_COMMANDS),
         })
     }
@@ -79,6 +81,12 @@ impl Relay {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
+    }
+
+    /// Why the last command of the agent's own had no reply.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     #[must_use]
@@ -93,13 +101,20 @@ impl Relay {
     /// Ask with a command of the agent's own. `None`: no answer.
     pub async fn request(&self, command: &[u8]) -> Option<Vec<u8>> {
         let _place = self.own.acquire().await.ok()?;
-        match self.client.request(command).await {
-            Ok(reply) => Some(reply),
+        let (reply, error) = match self.client.request(command).await {
+            Ok(reply) => (Some(reply), None),
             Err(error) => {
                 tracing::debug!("relay {}: {error}", self.name);
-                None
+                let reason = match error {
+                    RelayError::Timeout { tries, timeout, .. } => format!("no reply after {tries} tries of {timeout:?}"),
+                    RelayError::Unreachable { reason, .. } => reason,
+                    error => error.to_string(),
+                };
+                (None, Some(reason))
             }
-        }
+        };
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        reply
     }
 
     /// Whether it answers VF for these dates with yes. `None`: no answer.

@@ -133,7 +133,10 @@ fn ready_line(plane: &Plane, addresses: &[String]) -> String {
                 interface.name
             );
         }
-        modes.entry(interface.mode.name()).or_default().push(interface.name);
+        modes
+            .entry(interface.mode.map_or("none", shunt_xdp::Mode::name))
+            .or_default()
+            .push(interface.name);
     }
     let modes: Vec<String> = modes
         .into_iter()

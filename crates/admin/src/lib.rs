@@ -30,6 +30,6 @@ pub use server::{Server, ServerError, ServerSettings, bind_unix, serve_metrics};
 pub use text::{Text, TextError};
 pub use view::{
     Audit, CallFilter, CallPage, CallView, Commands, Counters, CountersOf, DataPlaneStatus, DrainStatus, EndedCounts, Entry, HepStatus,
-    JournalStatus, LegView, LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, StreamView, TableWrites, Trace,
-    TraceCall, TraceVerdict,
+    InterfaceStatus, JournalStatus, LegView, LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, StreamView,
+    TableWrites, Trace, TraceCall, TraceVerdict,
 };

@@ -101,6 +101,16 @@ pub struct RelayStatus {
     /// How its sessions are kept alive: `ttl`, `lookup`; `None`: not known yet.
     pub keepalive: Option<String>,
     pub packets_relayed: Option<u64>,
+    /// Why the last command to its control socket had no reply.
+    pub error: Option<String>,
+}
+
+/// An interface of the softswitch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InterfaceStatus {
+    pub name: String,
+    /// Mode of the program that is attached now: `native`, `generic`, or `none`.
+    pub mode: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -121,7 +131,11 @@ pub struct DataPlaneStatus {
     pub lacks: Vec<String>,
     /// Packets that it has relayed, of all agents.
     pub packets_relayed: Option<u64>,
-    /// How old `entries` and `packets_relayed` are.
+    /// Its own counters, of all agents; `None`: they could not be read.
+    pub totals: Option<BTreeMap<String, u64>>,
+    /// `None`: it does not tell.
+    pub interfaces: Option<Vec<InterfaceStatus>>,
+    /// How old `entries`, `packets_relayed`, `totals` and `interfaces` are.
     pub age_s: Option<f64>,
 }
 

@@ -180,6 +180,16 @@ impl Plane {
         questions::totals(&link.session, &link.tables).await
     }
 
+    /// The interfaces that the data plane has, and the mode of the program that is attached to each now (`native`, `generic`, `none`); `None`: it does
+    /// not tell.
+    ///
+    /// # Errors
+    /// [`PlaneError::Unavailable`] without an answer.
+    pub async fn interfaces(&self) -> Result<Option<Vec<(String, String)>>, PlaneError> {
+        let link = self.link()?;
+        questions::interfaces(&link.session, &link.tables).await
+    }
+
     /// Entries in each relay table, and its size.
     ///
     /// # Errors

@@ -142,6 +142,14 @@ pub(crate) async fn totals(session: &Session, tables: &Tables) -> Result<BTreeMa
     Ok(numbers.collect())
 }
 
+/// Interfaces, each with the mode of its program; `None`: the data plane has no such table.
+pub(crate) async fn interfaces(session: &Session, tables: &Tables) -> Result<Option<Vec<(String, String)>>, PlaneError> {
+    let Some(table) = &tables.interface else { return Ok(None) };
+    let found = read_table(session, table, TIMEOUT).await?;
+    let text = |row: &Row, name| row.text(name).unwrap_or_default().to_owned();
+    Ok(Some(found.iter().map(|row| (text(row, "name"), text(row, "mode"))).collect()))
+}
+
 /// Entries in each relay table, and its size.
 pub(crate) async fn usage(session: &Session, tables: &Tables) -> Result<BTreeMap<String, (u64, u64)>, PlaneError> {
     use prost::Message as _;

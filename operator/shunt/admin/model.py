@@ -28,7 +28,7 @@ class InterfaceStatus(TypedDict):
 
 
 class RelayStatus(TypedDict):
-    """A relay; `error` is what its control socket said when it was asked last."""
+    """A relay; `error`: why the agent's last command to it had no reply."""
 
     name: str
     address: str
@@ -37,7 +37,7 @@ class RelayStatus(TypedDict):
     version: str | None
     keepalive: str | None
     packets_relayed: int | None
-    error: NotRequired[str | None]
+    error: str | None
 
 
 class DataPlaneStatus(TypedDict):
@@ -54,8 +54,8 @@ class DataPlaneStatus(TypedDict):
     lacks: list[str]
     packets_relayed: int | None
     age_s: float | None
-    interfaces: NotRequired[list[InterfaceStatus] | None]
-    totals: NotRequired[dict[str, int] | None]
+    interfaces: list[InterfaceStatus] | None
+    totals: dict[str, int] | None
 
 
 class StreamCount(TypedDict):

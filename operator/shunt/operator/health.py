@@ -103,7 +103,7 @@ class Samples:
             self._epoch = status["epoch"]
             self._kept.clear()
         plane = status["data_plane"] or {}
-        totals = plane.get("totals") or {}
+        totals = plane.get("totals") or {}  # no data plane: an empty one
         counts = [relay["packets_relayed"] for relay in status["relays"]]
         commands = status["commands"]["by_verb"]
         sample = _Sample(
@@ -156,7 +156,7 @@ def _more(before: int | None, now: int | None) -> int | None:
 def agent_of(status: Mapping[str, Any], flow: Flow | None) -> Agent:
     """The facts of a status of the admin API."""
     plane = status["data_plane"]
-    interfaces = None if plane is None or plane.get("interfaces") is None else tuple(Interface(one["name"], one["mode"]) for one in plane["interfaces"])
+    interfaces = None if plane is None or plane["interfaces"] is None else tuple(Interface(one["name"], one["mode"]) for one in plane["interfaces"])
     streams: Counter[str] = Counter()
     for count in status["streams"]:
         if count["state"] != State.RELEASED.value:
@@ -166,7 +166,7 @@ def agent_of(status: Mapping[str, Any], flow: Flow | None) -> Agent:
     return Agent(
         role=status["role"],
         problems=tuple(Problem(problem["code"], problem["message"]) for problem in [*status["problems"], *_of_event_log(status["events"])]),
-        relays=tuple(Relay(relay["name"], relay["address"], relay["alive"], relay.get("error") or "") for relay in status["relays"]),
+        relays=tuple(Relay(relay["name"], relay["address"], relay["alive"], relay["error"] or "") for relay in status["relays"]),
         connected=None if plane is None else plane["connected"],
         interfaces=interfaces,
         streams=dict(streams),

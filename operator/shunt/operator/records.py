@@ -200,7 +200,7 @@ class Records:
 
     def _lost_before(self, kind: str, entry: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the record that stands for calls lost between the last record and this one; empty: none are lost."""
-        if kind != CALL:
+        if kind != CALL or entry.get("number") is None:
             return []
         self._accounting, lost = after(self._accounting, self._gap, Accounting(entry["epoch"], entry["number"], entry["ended"]), time.time())
         self._gap = None

@@ -26,7 +26,8 @@ const LOCAL_SENDERS: [&str; 7] = ["veth", "tun", "bridge", "macvlan", "ipvlan", 
 pub struct Interface {
     pub name: String,
     pub ifindex: u32,
-    pub mode: Mode,
+    /// Of the program that is attached now; `None`: somebody has detached it.
+    pub mode: Option<Mode>,
     /// Receive queues; each is served by one CPU.
     pub rx_queues: u32,
 }
@@ -38,6 +39,14 @@ struct Attached {
     link: Link,
     /// A former process attached it.
     adopted: bool,
+}
+
+impl Attached {
+    /// The mode of the program as the kernel has it now. A link that was detached has no interface.
+    fn mode_now(&self) -> Option<Mode> {
+        let is_attached = self.link.ifindex().is_ok_and(|ifindex| ifindex == self.ifindex);
+        is_attached.then_some(self.mode)
+    }
 }
 
 /// The interfaces with the program on them.
@@ -382,14 +391,14 @@ impl Attachments {
         self.written = wanted;
     }
 
-    /// The interfaces as they are served.
+    /// The interfaces as they are served, with what the kernel has attached now.
     pub fn interfaces(&self, hops: &KernelHops) -> Vec<Interface> {
         self.attached
             .iter()
             .map(|attached| Interface {
                 name: attached.name.clone(),
                 ifindex: attached.ifindex,
-                mode: attached.mode,
+                mode: attached.mode_now(),
                 rx_queues: hops.0.link(attached.ifindex).map_or(0, |link| link.rx_queues),
             })
             .collect()

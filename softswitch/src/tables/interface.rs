@@ -1,10 +1,11 @@
-//! `softswitch.interface`: the interfaces with the program on them. Read only.
+//! `softswitch.interface`: the interfaces, and the mode of the program that is attached now. Read only.
 
 use super::{Each, Position, Row, Table, next_key};
 use crate::plane::{Interface, Plane};
 use shunt_bfrt::BfrtError;
 use shunt_bfrt::schema;
 use shunt_bfrt::values::{Key, exact, stream, text};
+use shunt_xdp::Mode;
 use std::sync::Arc;
 
 /// The interfaces.
@@ -15,7 +16,7 @@ pub struct Interfaces {
 fn row(interface: &Interface) -> Row {
     let data = vec![
         text(1, interface.name.clone()),
-        text(2, interface.mode.name()),
+        text(2, interface.mode.map_or("none", Mode::name)),
         stream(3, interface.rx_queues.to_be_bytes()),
     ];
     Row {
