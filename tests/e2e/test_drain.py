@@ -92,7 +92,8 @@ def test_no_relay(shipped: Lab) -> None:
     shipped.register("bob4", SIP_PORT)
     shipped.edge.relay.kill()
     at_caller, at_callee = _without_relay(shipped, "uac_no_relay", 5080, "uas_silent")
-    assert [message.status for message in at_caller if message.status >= 200] == [503]
+    # A retransmitted INVITE gets 503 again, since the relay is asked before there is a transaction.
+    assert {message.status for message in at_caller if message.status >= 200} == {503}
     assert not any(message.method == "INVITE" for message in at_callee), "the callee was called"
     at_caller, at_callee = _without_relay(shipped, "uac_late_offer", 5082, "uas_answer")
     assert "BYE" in [message.method for message in at_caller], [message.start for message in at_caller]
