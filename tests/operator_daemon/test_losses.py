@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import contextlib
 import errno
 import os
@@ -108,14 +109,30 @@ async def test_what_the_event_log_could_not_keep_is_counted_and_is_in_the_files(
         await await_calls(lab, "before")
         disk.fill()
 
-        def flood() -> bool:
-            for n in range(2000):
-                talk.sip(f"flood-{n}", "INVITE", "INVITE", tags=("A", None), sdp_port=6000)
-            return (lab.metric("shunt_events_dropped_total") or 0) > 0
+        def dropped() -> float:
+            """How many events were dropped, once all that were sent have been dealt with."""
+            count = -1.0
+            while count != (count := lab.metric("shunt_events_dropped_total") or 0.0):
+                time.sleep(0.5)
+            return count
 
-        await asyncio.to_thread(lab.until, flood, 300)
+        def send(name: str, copies: int, pause: float) -> None:
+            for n in range(copies):
+                talk.sip(f"{name}-{n}", "INVITE", "INVITE", tags=("A", None), sdp_port=6000)
+                time.sleep(pause)
+
+        def flood() -> bool:
+            """Returns whether no event finds room for two seconds. The queue alone is full for as long as one try of writing takes."""
+            send("flood", 2000, 0)
+            before = dropped()
+            send("single", 40, 0.05)
+            return dropped() - before >= 40
+
+        await asyncio.to_thread(lab.until, flood, 600)
         for n in range(3):
             await short_call(talk, f"lost-{n}")
+        await asyncio.to_thread(lab.until, lambda: lab.metric('shunt_calls_ended_total{reason="released"}') == 4)
+        await asyncio.to_thread(dropped)
         disk.make_room()
         await asyncio.to_thread(lab.until, lambda: lab.metric("shunt_events_up") == 1)
         await short_call(talk, "after")
