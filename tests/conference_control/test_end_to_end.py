@@ -530,8 +530,8 @@ SENT = r"(?:ann|bob) +(?:audio|video) +198\.18\.\S+ +> 198\.18\.0\.1:\d+ +[1-9]\
 
 
 def test_the_worked_example(room: Bridge) -> None:
-    """The commands of docs/conference-control.md, one after the other, with two who talk: what `watch` shows then."""
-    lines = (ROOT / "docs" / "conference-control.md").read_text().splitlines()
+    """The commands of docs/start/conferences.md, one after the other, with two who talk: what `watch` shows then."""
+    lines = (ROOT / "docs" / "start" / "conferences.md").read_text().splitlines()
     commands = [shlex.split(line.strip()[2:])[1:] for line in lines if line.startswith("    $ shunt conference ")]
     assert [argv[1] for argv in commands] == ["create", "join", "join", "quality", "watch", "leave", "end"]
     board, talking = commands[0][2], {}
