@@ -175,13 +175,23 @@ def test_published_sizes_are_those_of_the_builds() -> None:
     def number(text: str) -> int:
         return int(text.replace(",", ""))
 
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (P4.parent / "docs" / "p4.md").read_text().splitlines() if "| Tofino " in line]
-    published = {row[0]: ([number(cell) for cell in row[5:7]], None if row[7] == "not tried" else [number(size) for size in row[7].split(" + ")]) for row in rows}
-    builds = {}
+    def numbers(text: str) -> list[int]:
+        return [number(size) for size in text.split(" + ")]
+
+    page = (P4.parent / "docs" / "reference" / "p4-builds.md").read_text()
+    rows = {row[0]: row for row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()) if row and re.search(r"-tofino[12]$", row[0])}
+    assert set(rows) == {build.name for build in EVERY}
     for build in EVERY:
-        sizes, refused = ([int(options[size]) for size in ("RELAY_SIZE", "RELAY6_SIZE")] for options in (build.options, {**build.options, **build.refused}))
-        builds[build.name] = sizes, refused if build.refused else None
-    assert published == builds
+        row, sizes = rows[build.name], {option: int(value) for option, value in build.options.items() if option.endswith("_SIZE")}
+        if build.program == "relay":
+            assert numbers(row[4]) + numbers(row[5]) == [sizes["RELAY_SIZE"], sizes["RELAY6_SIZE"]], build.name
+            refused = {**sizes, **build.refused}
+            assert numbers(row[6]) == [int(refused["RELAY_SIZE"]), int(refused["RELAY6_SIZE"])], build.name
+        else:
+            assert "room for 40,000 IPv4 and 8,192 IPv6 relay entries" in page
+            assert [sizes["RELAY_SIZE"], sizes["RELAY6_SIZE"]] == [40000, 8192], build.name
+            assert numbers(row[3]) == [sizes["CONFERENCE_SIZE"], sizes["CONFERENCE6_SIZE"]], build.name
+            assert numbers(row[4]) * 2 == [sizes["LAYER_SIZE"], sizes["COPY_SIZE"]], build.name
 
 
 @pytest.mark.parametrize("chip", ["tofino", "tofino2"])
