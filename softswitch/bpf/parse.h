@@ -145,18 +145,25 @@ static __always_inline __u32 payload_offset(const struct parsed *p)
 	return p->l2_length + (p->v6 ? IPV6_HEADER : IPV4_HEADER) + UDP_HEADER;
 }
 
-static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, void *end)
+/* payload: RTP_HEADER bytes. */
+static __always_inline void read_rtp(struct rtp *rtp, const void *payload)
 {
-	__u8 *payload = (void *)p->udp + UDP_HEADER;
+	const __u8 *byte = payload;
 
-	__builtin_memset(rtp, 0, sizeof(*rtp));
-	if (p->udp_length < UDP_HEADER + RTP_HEADER || (void *)payload + RTP_HEADER > end)
-		return;
-	rtp->version = payload[0] >> 6;
-	rtp->second = payload[1];
+	rtp->version = byte[0] >> 6;
+	rtp->second = byte[1];
 	rtp->seq = bpf_ntohs(*(__be16 *)(payload + 2));
 	rtp->timestamp = bpf_ntohl(*(__be32 *)(payload + 4));
 	rtp->ssrc = *(__be32 *)(payload + 8);
+}
+
+static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, void *end)
+{
+	void *payload = (void *)p->udp + UDP_HEADER;
+
+	__builtin_memset(rtp, 0, sizeof(*rtp));
+	if (p->udp_length >= UDP_HEADER + RTP_HEADER && payload + RTP_HEADER <= end)
+		read_rtp(rtp, payload);
 }
 
 #endif

@@ -280,6 +280,40 @@ __noinline int unmatched(const struct flow_key *key, const struct rtp *rtp, __u3
 	return is_dropped(reason) ? XDP_DROP : XDP_PASS;
 }
 
+/* Whether the kernel delivers a packet that was passed up for this reason: it drops malformed ones. */
+static __always_inline bool is_delivered(int reason)
+{
+	return reason != MALFORMED && reason != NO_CHECKSUM;
+}
+
+/* Counts a packet that was passed up because of its shape on the entry of its flow, if it has one. */
+__noinline int count_arrived(struct xdp_md *ctx, const struct headers *headers)
+{
+	struct overflow_entry *further;
+	__be32 payload[RTP_HEADER / 4];
+	struct detail *detail = 0;
+	struct slot *slot = 0;
+	struct rtp rtp = {};
+	struct flow_key key;
+	__u32 index;
+
+	if (!headers)
+		return 0;
+	key = headers->key;
+	if (headers->upper + UDP_HEADER + RTP_HEADER <= headers->end &&
+	    !bpf_xdp_load_bytes(ctx, headers->upper + UDP_HEADER, payload, RTP_HEADER))
+		read_rtp(&rtp, payload);
+	index = slot_index(owner_of(&key), key.dport);
+	if (index) {
+		slot = slot_at(index);
+		detail = bpf_map_lookup_elem(&details, &index);
+	}
+	if (slot && detail && has_key(slot, &key, index))
+		return count_any(slot, detail, &rtp, 0);
+	further = bpf_map_lookup_elem(&overflow, &key);
+	return further ? count_any(&further->slot, &further->detail, &rtp, 0) : 0;
+}
+
 /* Passes up or drops a packet that is never relayed, because of its shape. The source filter applies to it too: the kernel delivers
  * packets with options and packets in broadcast frames, and reassembles fragments. Later fragments pass: without the first they are not
  * reassembled. */
@@ -288,18 +322,20 @@ __noinline int not_relayed(struct xdp_md *ctx, int reason, int mode)
 	struct headers headers = {};
 	int upper = walk_headers(ctx, &headers), class;
 
+	if (reason == MALFORMED && bpf_xdp_get_buff_len(ctx) > ctx->data_end - ctx->data)
+		reason = TOO_BIG; /* it does not end in the first buffer */
 	if (upper == UPPER_UDP) {
 		class = classify(&headers.key, mode);
 		if (is_dropped(class))
 			return drop(mode, class);
+		if (class == RELAYED && mode != TRACE && is_delivered(reason))
+			count_arrived(ctx, &headers);
 	} else if (upper == UPPER_HIDDEN) {
 		if (is_dropped(BLOCKED) && owner_of(&headers.key) && filters_apply(bpf_ktime_get_coarse_ns()))
 			return drop(mode, BLOCKED);
 	} else if (upper == UPPER_ICMP && mode != TRACE && reason != NOT_UNICAST) {
 		report_path_mtu(ctx, &headers);
 	}
-	if (reason == MALFORMED && bpf_xdp_get_buff_len(ctx) > ctx->data_end - ctx->data)
-		reason = TOO_BIG; /* it does not end in the first buffer */
 	return pass(mode, reason, 0);
 }
 
@@ -376,26 +412,23 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	if (!(match->generation & 1) || !generation_is(&entry->generation, match->generation))
 		return pass(mode, CHANGING, 0);
 
-	if (!read_nexthop(hop_index, &change.hop))
-		return pass(mode, NO_NEXTHOP, hop_index);
-	if (change.hop.flags & NEXTHOP_NO_XMIT && (mode == NATIVE || (mode == TRACE && settings.native)))
-		return pass(mode, NO_XMIT, hop_index);
-	if (p->udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu)
-		return pass(mode, TOO_BIG, hop_index);
-
-	partial = has_pseudo_sum(p) ? is_partial(ctx, mode) : WHOLE;
-	if (partial == TOO_LONG)
-		return pass(mode, TOO_BIG, hop_index);
-	change.partial = partial;
-	reason = rewrite(ctx, &change, mode);
+	if (!read_nexthop(hop_index, &change.hop)) {
+		reason = NO_NEXTHOP;
+	} else if (change.hop.flags & NEXTHOP_NO_XMIT && (mode == NATIVE || (mode == TRACE && settings.native))) {
+		reason = NO_XMIT;
+	} else if (p->udp_length + (action->v6 ? IPV6_HEADER : IPV4_HEADER) > change.hop.mtu) {
+		reason = TOO_BIG;
+	} else {
+		partial = has_pseudo_sum(p) ? is_partial(ctx, mode) : WHOLE;
+		change.partial = partial == PARTIAL;
+		reason = partial == TOO_LONG ? TOO_BIG : rewrite(ctx, &change, mode);
+	}
 	OPAQUE(reason); /* the compiler knows its range; the verifier does not */
 	if (reason == REASON_COUNT)
 		return XDP_ABORTED;
-	if (reason)
-		return pass(mode, reason, hop_index);
-	if (mode != TRACE && match->detail)
-		count_any(entry, match->detail, rtp, length);
-	return out(mode, change.hop.ifindex, length, hop_index);
+	if (mode != TRACE && match->detail && is_delivered(reason))
+		count_any(entry, match->detail, rtp, reason ? 0 : length);
+	return reason ? pass(mode, reason, hop_index) : out(mode, change.hop.ifindex, length, hop_index);
 }
 
 /* The general path: any packet. */

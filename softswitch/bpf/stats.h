@@ -59,7 +59,7 @@ static __always_inline void restart(struct slot *slot, struct detail *detail, co
 		if (expected > received(slot))
 			detail->lost_prior += expected - received(slot);
 	}
-	slot->others += received(slot) - 1; /* this packet was counted there */
+	slot->others += received(slot) - 1; /* this packet is in `received` now */
 	slot->ssrc = rtp->ssrc;
 	slot->max_seq = rtp->seq;
 	slot->received = 1 - rtp->seq;
@@ -156,13 +156,14 @@ static __always_inline int count_rtp(struct slot *slot, struct detail *detail, c
 		detail->bad_seq = (rtp->seq + 1) & (SEQ_MODULUS - 1);
 		return 0;
 	}
-	slot->others--;
 	slot->received++;
+	slot->others--;
 	jitter(slot, detail, rtp);
 	return 0;
 }
 
-/* Counts any packet. length: of the IP packet. */
+/* Counts any packet. length: of the IP packet; 0 for one that was passed up and is not relayed. That one is neither in the packets nor in
+ * the bytes, but has arrived: it is neither idle time nor loss. */
 __noinline int count_any(struct slot *slot, struct detail *detail, const struct rtp *rtp, __u32 length)
 {
 	if (!slot || !detail || !rtp)
@@ -173,7 +174,7 @@ __noinline int count_any(struct slot *slot, struct detail *detail, const struct 
 		slot->bytes -= COUNTER_FULL;
 		detail->bytes_high++;
 	}
-	slot->others++;
+	slot->others += length != 0;
 	if (slot->others + received(slot) >= COUNTER_FULL) {
 		slot->others -= COUNTER_FULL;
 		detail->packets_high++;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -301,6 +302,59 @@ def test_damaged_frames_are_relayed_right_or_left_alone(plane: Plane, softswitch
             assert (ep(f"[{inner.src}]:{inner[UDP].sport}"), ep(f"[{inner.dst}]:{inner[UDP].dport}")) in targets
         else:
             assert (verdict, left) == (PASS, frame)
+
+
+PASSED_UP: dict[str, Callable[[RelayEntry, bytes], Packet]] = {
+    "too big": lambda made, rtp: packet(made, rtp + bytes(1400)),
+    "TTL 1": lambda made, rtp: packet(made, rtp, ip={"ttl": 1} if made.key.src.version == 4 else {"hlim": 1}),
+    "first fragment": lambda made, rtp: packet(made, rtp, ip={"flags": "MF"}) if made.key.src.version == 4 else _extended(made, rtp, IPv6ExtHdrFragment(m=1)),
+    "options": lambda made, rtp: packet(made, rtp, ip={"options": [IPOption_NOP()] * 4}) if made.key.src.version == 4 else _extended(made, rtp, IPv6ExtHdrHopByHop()),
+    "broadcast": lambda made, rtp: Ether(src=MAC_A, dst="ff:ff:ff:ff:ff:ff") / packet(made, rtp).payload,
+}
+"""Packets that the kernel delivers to the relay, although their flow has an entry."""
+
+
+def _extended(made: RelayEntry, payload: bytes, header: Packet) -> Packet:
+    src, dst = made.key
+    return Ether(**TO_HOST) / IPv6(src=src.ip, dst=dst.ip) / header / UDP(sport=src.port, dport=dst.port) / Raw(payload)
+
+
+@settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    made=st.sampled_from([V4, V6, V4_TO_6, V6_TO_4, SECOND, UNROUTED]), ways=st.lists(st.sampled_from(["relayed", "lost", "malformed", *PASSED_UP]), min_size=1, max_size=24),
+    first=st.sampled_from([0x1234, 65530]),
+)  # fmt: skip
+def test_packets_that_pass_up_to_the_relay_have_arrived(plane: Plane, softswitch: Softswitch, made: RelayEntry, ways: list[str], first: int) -> None:
+    """They are no loss of their stream, and not among the packets that were relayed."""
+    plane.clear()
+    plane.insert(ENTRIES)
+    arrived, relayed_here = [], 0
+    for number, way in enumerate(ways):
+        rtp = struct.pack("!BBHII", 0x80, 0, (first + number) & 0xFFFF, 160 * number, 0xDEADBEEF) + bytes(160)
+        if way == "lost":
+            continue
+        if way == "malformed":
+            assert run(softswitch, bytes(packet(made, rtp, udp={"len": 400})))[0] == PASS
+            continue
+        verdict, _ = run(softswitch, bytes(PASSED_UP.get(way, packet)(made, rtp)))
+        assert verdict == (REDIRECT if way == "relayed" and made is not UNROUTED else PASS), way
+        arrived.append(number)
+        relayed_here += verdict == REDIRECT
+    stats = plane.stats()[made.key]
+    lost = arrived[-1] - arrived[0] + 1 - len(arrived) if arrived else 0
+    assert (stats.packets, stats.lost, stats.reordered, stats.duplicates) == (relayed_here, lost, 0, 0)
+    assert bool(stats.bytes) == bool(relayed_here)
+
+
+@pytest.mark.parametrize("made", [V4, V6, SECOND, UNROUTED], ids=["4", "6", "second source", "no next hop"])
+@pytest.mark.parametrize("way", ["relayed", *PASSED_UP])
+def test_a_stream_that_passes_up_to_the_relay_is_not_idle(plane: Plane, softswitch: Softswitch, made: RelayEntry, way: str) -> None:
+    plane.insert(ENTRIES)
+    until(lambda: plane.stats()[made.key].idle_ms >= 100, "it is idle")
+    begun = time.monotonic()
+    run(softswitch, bytes(PASSED_UP.get(way, packet)(made, RTP)))
+    idle_ms = plane.stats()[made.key].idle_ms
+    assert idle_ms <= 1000 * (time.monotonic() - begun) + 20, "twenty: two ticks of a slow clock"
 
 
 def test_trace_names_the_way_out(plane: Plane, softswitch: Softswitch) -> None:
