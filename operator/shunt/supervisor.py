@@ -9,6 +9,8 @@ import os
 import socket
 from collections.abc import AsyncIterator
 
+from shunt.errors import cause
+
 log = logging.getLogger(__name__)
 
 # One of three may come late before the supervisor loses patience.
@@ -26,7 +28,7 @@ def tell(**state: str | int) -> bool:
         try:
             sock.sendto(lines.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as error:
-            log.warning("the supervisor is not told %s: %s", ", ".join(state), error)
+            log.warning("the supervisor is not told %s: %s", ", ".join(state), cause(error))
             return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,8 +13,9 @@ import aiohttp
 from yarl import URL
 
 from shunt.admin.errors import AgentError, AgentUnreachable
+from shunt.errors import cause
 
-_BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError, json.JSONDecodeError, UnicodeDecodeError)
 
 
 def path_of(*parts: str) -> str:
@@ -42,9 +44,7 @@ class Connection:
 
     def unreachable(self, error: BaseException) -> AgentUnreachable:
         """What an error of the connection means."""
-        if isinstance(error, asyncio.TimeoutError):
-            return AgentUnreachable(self.socket, "no answer in time")
-        return AgentUnreachable(self.socket, str(error) or type(error).__name__)
+        return AgentUnreachable(self.socket, cause(error))
 
     @contextlib.asynccontextmanager
     async def open(self, method: str, path: str, query: Mapping[str, Any] | None = None, body: Any = None, timeout: aiohttp.ClientTimeout | None = None) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -8,6 +8,7 @@ import socket
 import stat
 
 from shunt.config.values import HostPort
+from shunt.errors import cause
 
 _BACKLOG = 128
 _MODE = 0o660
@@ -32,7 +33,7 @@ def listening(listen: HostPort) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise OSError(error.errno, f"API socket {listen}: {error.strerror or error}") from error
+        raise OSError(error.errno, f"API socket {listen}: {cause(error)}") from error
     return sock
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
+import traceback
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_UNREACHABLE, EXIT_USAGE, Failure
+from shunt.errors import cause
 
 # More than the agent itself waits for the data plane, so that its own words arrive.
 _TIMEOUT_S = 8.0
@@ -33,6 +36,7 @@ class Client:
     def __init__(self, api: str, token: str | None = None) -> None:
         """Raises Failure (usage) where `api` is none of these."""
         self.api = api
+        self.asked = "nothing yet"
         self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._unix = api.removeprefix("unix:") if api.startswith("unix:") else None
         if self._unix is None:
@@ -47,12 +51,20 @@ class Client:
                 raise Failure(f"{api!r} is not http://HOST:PORT, https://HOST:PORT, HOST:PORT or unix:/PATH", EXIT_USAGE)
             self._host, self._port, self._tls = host, port or 8077, parts.scheme == "https"
 
+    def unreadable(self, error: Exception) -> Failure:
+        """What it means that the last answer has not what a command reads of it."""
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return Failure(
+            f"what answers at {self.api} is not a Shunt of this version: its answer to {self.asked} cannot be read: {cause(error)} ({os.path.basename(at.filename)}:{at.lineno})", EXIT_UNREACHABLE
+        )
+
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """The JSON answer to a question. Raises Failure as ask() does."""
         return self.ask("GET", path, **query)
 
     def ask(self, method: str, path: str, **query: Any) -> dict[str, Any]:
         """The JSON answer. Raises Failure: unreachable, or with the agent's own words for an error."""
+        self.asked = f"{method} {path}"
         given = {name: value for name, value in query.items() if value is not None}
         target = path + (f"?{urlencode(given)}" if given else "")
         if self._unix is not None:
@@ -68,9 +80,9 @@ class Client:
         except TimeoutError:
             raise Failure(f"no answer from the agent at {self.api} within {_TIMEOUT_S:g} s", EXIT_UNREACHABLE) from None
         except OSError as error:
-            raise Failure(f"no agent at {self.api}: {error.strerror or error} (is `shunt operator` running? --api or SHUNT_API names another)", EXIT_UNREACHABLE) from None
+            raise Failure(f"no agent at {self.api}: {cause(error)} (is `shunt operator` running? --api or SHUNT_API names another)", EXIT_UNREACHABLE) from None
         except http.client.HTTPException as error:
-            raise Failure(f"what answers at {self.api} is not a Shunt agent: {error!r}", EXIT_UNREACHABLE) from None
+            raise Failure(f"what answers at {self.api} is not a Shunt agent: {cause(error)}", EXIT_UNREACHABLE) from None
         finally:
             connection.close()
         try:
@@ -80,7 +92,7 @@ class Client:
         if not isinstance(answer, dict):
             raise Failure(f"what answers at {self.api} is not a Shunt agent (status {response.status}, no JSON object)", EXIT_UNREACHABLE)
         if response.status != 200:
-            message = str(answer.get("error", "no reason given"))
+            message = str(answer.get("error") or f"{self.api} answers {self.asked} with HTTP status {response.status}, and gives no reason")
             hint = " (set SHUNT_TOKEN or --token-file)" if response.status == 401 else ""
             raise Failure(message + hint, EXIT_USAGE if response.status == 400 else EXIT_PROBLEM, response.status)
         return answer

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import shunt
 from shunt.cli.failure import Failure
+from shunt.errors import plain
 
 PRIORITY = -10
 """Nice value: every millisecond between a packet and its entry is a packet on the relay."""
@@ -42,4 +43,4 @@ def become(name: str, config: Mapping[str, Any], options: Sequence[str] = ()) ->
     try:
         os.execv(path, [name, "--config", f"/proc/self/fd/{memory}", *options])
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from None
+        raise Failure(plain(error, path)) from None

@@ -23,6 +23,7 @@ from shunt.calls.reasons import REASONS
 from shunt.cli.consent import YES, consent
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
 from shunt.cli.moment import Moment
+from shunt.errors import plain
 
 if TYPE_CHECKING:
     from shunt.cli.client import Client
@@ -70,7 +71,11 @@ def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(api: str, token_file: str | None, **arguments: Any) -> None:
         from shunt.cli.client import Client
 
-        command(client=Client(api, _token(token_file)), **arguments)
+        client = Client(api, _token(token_file))
+        try:
+            command(client=client, **arguments)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise client.unreadable(error) from error
 
     wrapped.__doc__ = command.__doc__
     wrapped.__name__ = command.__name__
@@ -85,7 +90,7 @@ def _token(token_file: str | None) -> str | None:
         with open(token_file, encoding="utf-8") as stream:
             return stream.readline(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"{token_file}: {getattr(error, 'strerror', None) or error}") from None
+        raise Failure(plain(error, token_file)) from None
 
 
 def _echo_json(value: Any, indent: int | None = 2) -> None:
@@ -104,7 +109,7 @@ def _load(path: str) -> Config:
 def _not_loaded(path: str, error: ConfigError | OSError) -> Failure:
     """Write the errors of a configuration, and end with their number."""
     if isinstance(error, OSError):
-        return Failure(f"{path}: {error.strerror}")
+        return Failure(plain(error, path))
     for line in error.lines():
         click.echo(line, err=True)
     count = len(error.problems)
@@ -141,9 +146,7 @@ def _serve(what: str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
         import logging
 
         logging.getLogger("shunt").debug("%s ended", what, exc_info=True)
-        detail = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        name = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        raise Failure(f"{what}: {name}{detail}") from None
+        raise Failure(f"{what}: {plain(error)}") from None
 
 
 @cli.command()
@@ -300,7 +303,7 @@ def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None
         if isinstance(error, ConfigError):
             problems = written(error.problems)
         else:
-            problems = [{"line": None, "column": None, "key": None, "message": f"{file}: {error.strerror}"}]
+            problems = [{"line": None, "column": None, "key": None, "message": plain(error, file)}]
         _echo_json({"valid": False, "errors": problems, "warnings": [], "config": None})
         sys.exit(EXIT_PROBLEM)
     if as_json:

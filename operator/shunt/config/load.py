@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 from shunt.config.model import Api, Config, dotted
 from shunt.config.renamed import rename
 from shunt.config.section import Location
+from shunt.errors import cause
 
 log = logging.getLogger(__name__)
 
@@ -316,7 +317,7 @@ def api_token(settings: Api) -> str | None:
         with open(path, encoding="utf-8") as stream:
             token = stream.readline(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"api.token_file {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise ValueError(f"api.token_file {path}: {cause(error)}") from None
     if len(token) < 8:
         raise ValueError(f"api.token_file {path}: its first line has {len(token)} characters; a token has at least 8")
     return token
@@ -330,5 +331,5 @@ def tls_context(settings: Api) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(settings.tls.certificate, settings.tls.key)
     except OSError as error:  # ssl.SSLError is one
-        raise ValueError(f"api.tls: {settings.tls.certificate} with {settings.tls.key}: {error.strerror or error}") from None
+        raise ValueError(f"api.tls: {settings.tls.certificate} with {settings.tls.key}: {cause(error)}") from None
     return context

@@ -39,6 +39,7 @@ from shunt.config.values import (
     addresses_overlap,
     host_port,
 )
+from shunt.errors import cause
 
 SOFTSWITCH_SOCKET = "unix:/run/shunt-softswitch/bfrt.sock"
 RELAY_SOCKET = "cunix:/run/shunt-relay/control.sock"
@@ -289,7 +290,7 @@ class Journal(Section):
             with open(self.redis_password_file, encoding="utf-8") as stream:
                 return stream.readline(4096).strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"journal.redis_password_file {self.redis_password_file}: {getattr(error, 'strerror', None) or error}") from None
+            raise ValueError(f"journal.redis_password_file {self.redis_password_file}: {cause(error)}") from None
 
 
 class Standby(Section):

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 from shunt.config.values import SocketAddress
+from shunt.errors import cause
 from shunt.events.bus import LEARN, SIP, Event
 from shunt.events.view import one_line
 from shunt.export.hep import PROTOCOL_UDP, HepError, HepPacket, encode
@@ -160,4 +161,4 @@ class HomerExport:
                 self.dropped += 1
                 if time.monotonic() >= self._quiet_until:
                     self._quiet_until = time.monotonic() + _QUIET_S
-                    log.warning("Homer at %s: %s; reports are lost (%d so far)", self.target, error, self.dropped)
+                    log.warning("Homer at %s: %s; reports are lost (%d so far)", self.target, cause(error), self.dropped)

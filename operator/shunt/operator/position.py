@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shunt.errors import cause
 from shunt.operator.accounting import Accounting
 from shunt.operator.files import write_atomically
 
@@ -52,8 +53,8 @@ class Position:
         except OSError as error:
             self.failures += 1
             if self.error is None:
-                log.error("%s: %s; it is tried again", self.path, error.strerror)
-            self.error = error.strerror or str(error)
+                log.error("%s: %s; it is tried again", self.path, cause(error))
+            self.error = cause(error)
             raise
         if self.error is not None:
             log.warning("%s is written again", self.path)

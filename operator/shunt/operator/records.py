@@ -23,6 +23,7 @@ from typing import Any
 
 from shunt.cdr.record import csv_header, csv_lines, json_line, lost_record
 from shunt.config.model import Cdr
+from shunt.errors import plain
 from shunt.operator.accounting import Accounting, after
 from shunt.operator.files import sync_folder, write_atomically
 from shunt.operator.position import Position, accounting_of, accounting_view
@@ -281,7 +282,7 @@ class Records:
             await self.in_thread(work)
         except OSError as error:
             self.failures += 1
-            said = f"{error.filename or self._ahead}: {error.strerror}"
+            said = plain(error, str(self._ahead))
             if self.error != said:
                 log.error("call records: %s; they wait, and are tried again every second", said)
             self.error = said

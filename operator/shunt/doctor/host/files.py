@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shunt.doctor.facts import Account, Node, Place, Unit
+from shunt.errors import cause
 
 _UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Earlier ones win (systemd.unit(5))."""
@@ -37,7 +38,7 @@ def unreadable(path: str) -> str | None:
     except PermissionError:
         return None
     except OSError as error:
-        return str(error.strerror)
+        return cause(error)
     return None
 
 

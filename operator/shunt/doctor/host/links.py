@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from shunt.doctor.facts import Feature, Link, Unknown, XdpMode
 from shunt.doctor.host import netlink
+from shunt.errors import plain
 
 # linux/rtnetlink.h, linux/if_link.h, linux/if.h
 _GET_LINK = 18
@@ -77,7 +78,7 @@ def _driver(name: str) -> str | Unknown:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sP16x", name.encode(), address))
     except OSError as error:
-        return Unknown(f"its driver: {error.strerror}")
+        return Unknown(plain(error, "its driver"))
     return netlink.text(answer.tobytes()[4:36])
 
 
@@ -108,7 +109,7 @@ def _offloads(index: int) -> Mapping[str, Feature] | Unknown:
     try:
         found = dict(netlink.ask_family("ethtool", _FEATURES_GET, _header(index)))
     except OSError as error:
-        return Unknown(f"the kernel does not tell its offloads: {error.strerror}")
+        return Unknown(plain(error, "the kernel does not tell its offloads"))
     active, fixed = _names(found.get(_ACTIVE, b""), True), _names(found.get(_NOCHANGE, b""), True)
     changeable = _names(found.get(_HW, b""), False)
     return {name: Feature(name in active, name in fixed or name not in changeable) for name in active | fixed | changeable}
@@ -120,7 +121,7 @@ def _xdp_features(index: int) -> int | Unknown:
     except OSError as error:
         if error.errno == errno.ENOENT:
             return Unknown("the kernel does not tell what XDP can do on an interface (before Linux 6.3)")
-        return Unknown(f"the kernel does not tell what XDP can do on it: {error.strerror}")
+        return Unknown(plain(error, "the kernel does not tell what XDP can do on it"))
     return netlink.number(found[_DEV_XDP_FEATURES])
 
 
@@ -132,5 +133,5 @@ def _pinned(pin_dir: str, index: int, attached: XdpMode | None) -> bool | Unknow
     except FileNotFoundError:
         return False
     except OSError as error:
-        return Unknown(f"{pin_dir}: {error.strerror}; ask as root")
+        return Unknown(f"{plain(error, pin_dir)}; ask as root")
     return any(name in names for name in (f"link_{index}_native", f"link_{index}_generic"))

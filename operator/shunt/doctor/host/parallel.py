@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from shunt.doctor.facts import Unknown
+from shunt.errors import plain
 
 T = TypeVar("T")
 
@@ -25,10 +26,10 @@ class Later(Generic[T]):
     def _run(self, call: Callable[[], T]) -> None:
         try:
             self._result = call()
-        except OSError as error:
-            self._result = Unknown(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
-        except ValueError as error:
-            self._result = Unknown(str(error))
+        except (OSError, ValueError) as error:
+            self._result = Unknown(plain(error))
+        except (LookupError, TypeError, AttributeError) as error:
+            self._result = Unknown(f"an answer that this version cannot read: {plain(error)}")
 
     def result(self) -> T | Unknown:
         """What the call returned; Unknown where the operating system refused, or the time is up."""

@@ -22,6 +22,7 @@ from shunt.config.load import api_token
 from shunt.config.model import Api, Journal
 from shunt.config.values import SocketAddress, host_port
 from shunt.doctor.facts import Agent, Connection, RedisAnswer, RelayAnswer, Unknown
+from shunt.errors import cause, plain
 
 LIMIT_S = 1.0
 _REPEAT_S = 0.3
@@ -53,7 +54,7 @@ def connect(target: str) -> Connection:
                 code = "name"
             case TimeoutError():
                 code = "timeout"
-        return Connection(f"no connection within {LIMIT_S:g} s" if code == "timeout" else str(error.strerror or error), code)
+        return Connection(f"no connection within {LIMIT_S:g} s" if code == "timeout" else cause(error), code)
     return Connection(None)
 
 
@@ -125,7 +126,7 @@ def _asked(address: SocketAddress, question: Callable[[_Relay], RelayAnswer]) ->
     except ConnectionRefusedError:
         return RelayAnswer(error="nobody listens there")
     except OSError as error:
-        return RelayAnswer(error=str(error.strerror or error))
+        return RelayAnswer(error=cause(error))
 
 
 def rtpproxy(text: str, dates: tuple[int, ...]) -> RelayAnswer:
@@ -171,7 +172,7 @@ def redis(journal: Journal) -> RedisAnswer:
     except TimeoutError:
         return RedisAnswer(error=f"no answer within {LIMIT_S:g} s")
     except OSError as error:
-        return RedisAnswer(error=str(error.strerror or error))
+        return RedisAnswer(error=cause(error))
 
 
 def _redis_link(url: str) -> socket.socket:
@@ -253,7 +254,7 @@ def health(settings: Api) -> dict[str, Any] | Unknown:
             answer = connection.getresponse()
             found: dict[str, Any] = json.loads(answer.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Unknown(f"{settings.listen}: {getattr(error, 'strerror', None) or error}")
+        return Unknown(plain(error, settings.listen))
     if answer.status != 200 or "findings" not in found:
         return Unknown(f"{settings.listen}: {found.get('error', 'it is no operator daemon of this version')}")
     return found

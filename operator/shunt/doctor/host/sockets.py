@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from shunt.doctor.facts import Bound, Ports, Process, Unknown
+from shunt.errors import cause, plain
 
 _LISTENING = "0A"
 _CONNECT_S = 1.0
@@ -96,7 +97,7 @@ def unix_listener(path: str) -> Bound | None:
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         except OSError as error:
-            return Bound("unix", "", 0, Unknown(f"{error.strerror or error}"), path)
+            return Bound("unix", "", 0, Unknown(cause(error)), path)
     # Pid 0: the listener is in another pid namespace.
     return Bound("unix", "", 0, process(pid) if pid else Unknown("its process is in another pid namespace"), path)
 
@@ -135,7 +136,7 @@ def ports(addresses: Iterable[str], unix: Iterable[str], wanted: Callable[[Row],
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
         ephemeral: tuple[int, int] | Unknown = (int(first), int(last))
     except OSError as error:
-        ephemeral = Unknown(f"ip_local_port_range: {error.strerror}")
+        ephemeral = Unknown(plain(error, "ip_local_port_range"))
     try:
         reserved = parse_ranges(Path("/proc/sys/net/ipv4/ip_local_reserved_ports").read_text(encoding="ascii"))
     except OSError:

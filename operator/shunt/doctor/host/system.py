@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from shunt.doctor.facts import Clock, Conntrack, Kernel, Mount, Unknown
+from shunt.errors import plain
 
 _PROGRAM_S = 1.0
 # struct timex (linux/timex.h) on 64-bit machines: modes, 4 bytes of padding, offset, freq, maxerror, esterror, status.
@@ -25,7 +26,7 @@ def number(path: str) -> int | Unknown:
     try:
         return int(Path(path).read_text(encoding="ascii"))
     except OSError as error:
-        return Unknown(f"{path}: {error.strerror}")
+        return Unknown(plain(error, path))
     except ValueError:
         return Unknown(f"{path} holds no number")
 

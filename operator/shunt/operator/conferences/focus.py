@@ -20,6 +20,7 @@ from shunt import __version__
 from shunt.admin import AdminClient, AdminError, AgentError, AgentUnreachable
 from shunt.admin.model import Conference, Participant
 from shunt.config.values import IPNetwork, SocketAddress
+from shunt.errors import cause
 from shunt.events.bus import CONFERENCE, NOTE, Event
 from shunt.operator.conferences import sdp
 from shunt.operator.conferences.browsers import Browsers, NotNow, is_browser
@@ -86,7 +87,7 @@ class Focus:
         try:
             self._socket, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._received), local_addr=self._listen)
         except OSError as error:
-            raise OSError(error.errno, f"conference.sip {host} port {port}: {error.strerror or error}") from error
+            raise OSError(error.errno, f"conference.sip {host} port {port}: {cause(error)}") from error
         self._uas = UserAgent(self._listen, f"shunt/{__version__}", self, self._send, loop.call_later, loop.time)
         self._compare.set()
 

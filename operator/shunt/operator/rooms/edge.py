@@ -12,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from shunt.admin.model import Codec, Direction, Layers
+from shunt.errors import cause
 
 _TIMEOUT_S = 4.0
 _SILENCE_S = 40.0
@@ -39,7 +40,7 @@ class EdgeRefused(EdgeError):
 
 
 class Medium(TypedDict):
-    """A line of a browser's SDP, and what it is on the plain side. direction: as the browser sees it."""
+    """A line of a browser's SDP, and what it is on the cause side. direction: as the browser sees it."""
 
     mid: str
     kind: str
@@ -66,7 +67,7 @@ class Ice(TypedDict):
 
 
 class Target(TypedDict):
-    """Where a line's plain RTP goes, and comes from."""
+    """Where a line's cause RTP goes, and comes from."""
 
     mid: str
     rtp: str
@@ -104,7 +105,7 @@ class EdgeClient:
         return cast(Ice, await self._ask("POST", f"/v1/sessions/{quote(session, safe='')}/ice", {"ufrag": ufrag, "pwd": pwd}))
 
     async def connect(self, session: str, media: Sequence[Target]) -> None:
-        """Say where plain RTP goes."""
+        """Say where cause RTP goes."""
         await self._ask("PUT", f"/v1/sessions/{quote(session, safe='')}/media", {"media": list(media)})
 
     async def sessions(self) -> list[dict[str, Any]]:
@@ -155,8 +156,7 @@ class EdgeClient:
 
     def _unreachable(self, error: BaseException) -> EdgeUnreachable:
         gone = isinstance(error, (ConnectionRefusedError, FileNotFoundError)) or isinstance(error, aiohttp.ClientConnectorError)
-        detail = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
-        return EdgeUnreachable(self.socket, detail, gone=gone)
+        return EdgeUnreachable(self.socket, cause(error), gone=gone)
 
 
 async def _refused(response: aiohttp.ClientResponse) -> EdgeRefused:
