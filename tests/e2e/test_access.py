@@ -93,10 +93,10 @@ def test_an_address_has_no_more_calls_than_allowed(parts: tuple[str, str], tmp_p
                 assert time.monotonic() < deadline, f"two calls did not come up: {edge.calls()}"
                 time.sleep(0.05)
             with pytest.raises(LabError, match="503"):
-                Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish()
+                Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=1000).start().finish()
             assert edge.status()["commands"]["offer" if parts[1] == "rtpengine" else "U"] == 2
             talking.finish()
-            Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=100).start().finish()
+            Sipp(topology, tmp_path, "caller", "uac_call", sip_port=5082, media_port=6100, user="bob", calls=1, talk_ms=1000).start().finish()
             callee.finish()
         finally:
             talking.stop()
