@@ -2,7 +2,7 @@
 
     python -m bench.sfu --address 198.18.0.1 --ports 20000-29999 --api 127.0.0.1:8077
 
-It knows create, join, leave, end, look and the first word on a pair's quality, with the parameters of docs/conference-control.md that these need.
+It knows create, join, leave, end, look and the first word on a pair's quality, with the parameters of docs/rest.md that these need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-//! Requests and answers of the control API. `docs/edge.md` is their reference.
+//! Requests and answers of the control API. `docs/reference/media-apis.md` is their reference.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The control API: HTTP/1.1 with JSON (docs/mixing.md). What is described is all there is to a conference, so that a request may come again.
+//! The control API: HTTP/1.1 with JSON (docs/reference/media-apis.md). What is described is all there is to a conference, so that a request may come again.
 
 use crate::audio::{Audio, Engine, lock};
 use crate::config::Mixer;

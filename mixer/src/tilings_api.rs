@@ -1,4 +1,4 @@
-//! The control API's part for tiled video (docs/tiling.md).
+//! The control API's part for tiled video (docs/reference/media-apis.md).
 
 use crate::api::{Service, failure};
 use crate::clocks::Clocks;

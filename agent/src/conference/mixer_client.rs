@@ -1,4 +1,4 @@
-//! The client of a mixer's control API (docs/mixing.md, docs/tiling.md).
+//! The client of a mixer's control API (docs/reference/media-apis.md).
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;

@@ -423,7 +423,7 @@ pub enum AgentWhat {
 #[derive(Clone, Debug, Serialize)]
 pub struct ConferenceFacts {
     pub conference: Text,
-    /// As docs/conference-control.md lists them: `joined`, `left`, `source`, `target`, …
+    /// As docs/admin-api.md lists them: `joined`, `left`, `source`, `target`, …
     pub what: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub participant: Option<Text>,

@@ -1,4 +1,4 @@
-//! The control API: HTTP with JSON on a Unix socket. `docs/edge.md` is its reference.
+//! The control API: HTTP with JSON on a Unix socket. `docs/reference/media-apis.md` is its reference.
 
 mod events;
 
