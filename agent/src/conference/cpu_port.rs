@@ -3,11 +3,13 @@
 //!
 //! Media does not pass here: without the interface it goes on, and only RTCP, connectivity checks and template structures are missing.
 
-use super::{Conferences, frames};
+use super::Conferences;
 use prometheus_client::metrics::counter::Counter;
+use shunt_conference::frames;
+use shunt_conference::routes::{NextHop, Routes as _};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_packet_socket::PacketSocket;
-use shunt_plane::NextHop;
+use shunt_plane::Routes;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -167,11 +169,14 @@ impl CpuPort {
     }
 }
 
+/// The routes of a switch, as they were read last.
+pub type KnownRoutes = Arc<Mutex<Option<Arc<Routes>>>>;
+
 /// How a relay address of a switch sends.
 #[derive(Clone)]
 pub struct Sender {
     pub port: Arc<CpuPort>,
-    pub routes: Arc<Mutex<Option<Arc<shunt_plane::Routes>>>>,
+    pub routes: KnownRoutes,
 }
 
 impl Sender {

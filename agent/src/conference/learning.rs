@@ -1,10 +1,11 @@
 //! Where participants are: sources that are latched, connectivity checks, SSRCs, and copies of packets.
 
+use super::Shared;
 use super::state::{Place, State};
-use super::{Shared, frames, ice};
 use shunt_calls::Notice;
 use shunt_conference::membership::stream_name;
 use shunt_conference::tables::Source;
+use shunt_conference::{frames, ice};
 use shunt_latch::{Facts, Packet, Verdict};
 use shunt_net::Endpoint;
 use shunt_rtp::Header;

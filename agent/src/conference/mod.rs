@@ -7,13 +7,10 @@ mod accounting;
 mod copies;
 mod cpu_port;
 mod feedback;
-mod frames;
-mod ice;
 mod learning;
 mod mixer_client;
 mod mixers;
 mod mixing;
-mod planner;
 mod rates;
 mod sockets;
 mod state;
@@ -27,7 +24,7 @@ pub use state::leg_name;
 
 use crate::clock::Clock;
 use crate::config::Conference as Settings;
-use cpu_port::{CpuPort, Sender};
+use cpu_port::{CpuPort, KnownRoutes, Sender};
 use learning::Asked;
 use mixers::Mixers;
 use prometheus_client::metrics::counter::Counter;
@@ -37,6 +34,7 @@ use shunt_admin::{
 };
 use shunt_calls::Notice;
 use shunt_conference::adaptation::Medium;
+use shunt_conference::ice::Credentials;
 use shunt_conference::membership::TARGETS;
 use shunt_conference::participant::{Leg, Participant as Planned};
 use shunt_conference::rows::Key;
@@ -108,6 +106,7 @@ pub struct Conferences {
     timeout: Duration,
     /// Of a switch.
     cpu_port: Option<Sender>,
+    routes: KnownRoutes,
     mixers: Mixers,
     /// Of conferences that are to come.
     tiling: Option<TilingWish>,
@@ -233,6 +232,7 @@ impl Conferences {
         let store = shared.map_or_else(|| Store::Folder(settings.state.clone()), Store::Shared);
         let address = settings.address.to_canonical();
         let (first, last) = (settings.ports.first, settings.ports.last);
+        let routes = KnownRoutes::default();
         let made = Arc::new(Self {
             shared: Shared {
                 clock,
@@ -250,8 +250,9 @@ impl Conferences {
             timeout: Duration::from_secs(settings.timeout),
             cpu_port: cpu_interface.map(|interface| Sender {
                 port: Arc::new(CpuPort::new(interface.to_owned(), address)),
-                routes: Arc::default(),
+                routes: Arc::clone(&routes),
             }),
+            routes,
             mixers: Mixers::new(&settings.mixer),
             tiling: settings.tiling.clone(),
             announcements: settings.announcements,
@@ -439,21 +440,22 @@ impl Conferences {
                 return;
             }
         };
+        if *self.routes.lock().unwrap_or_else(PoisonError::into_inner) == routes {
+            return;
+        }
         self.with(|state| {
-            if state.planner.routes() != routes.as_ref() {
-                self.set_routes(state, routes);
-                let names: Vec<Name> = state.rooms.keys().cloned().collect();
-                names.iter().for_each(|name| state.touch(&self.shared, name));
-            }
+            self.set_routes(state, routes);
+            let names: Vec<Name> = state.rooms.keys().cloned().collect();
+            names.iter().for_each(|name| state.touch(&self.shared, name));
         });
     }
 
     /// These routes are in force from now on.
     fn set_routes(&self, state: &mut State, routes: Option<Arc<Routes>>) {
-        if let Some(sender) = &self.cpu_port {
-            *sender.routes.lock().unwrap_or_else(PoisonError::into_inner) = routes.clone();
-        }
-        state.planner.set_routes(routes);
+        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = routes.clone();
+        state
+            .planner
+            .set_routes(routes.map(|routes| routes as Arc<dyn shunt_conference::routes::Routes>));
     }
 
     /// For ever: bring time to conferences.
@@ -661,8 +663,7 @@ impl Conferences {
         if wanted.is_empty() {
             return Err(Failure::new(FailureKind::Invalid, "media: no medium is given"));
         }
-        let credentials = join.ice.then(ice::Credentials::make).transpose();
-        let credentials = credentials.map_err(|error| Failure::new(FailureKind::Unavailable, format!("no random number: {error}")))?;
+        let credentials = join.ice.then(credentials).transpose()?;
         self.ready().await?;
         let conference: Name = self.with(|state| {
             let room = state.room_mut(conference)?;
@@ -749,8 +750,7 @@ impl Conferences {
     /// There is no such participant, or what is said of it cannot be.
     pub fn update(self: &Arc<Self>, conference: &str, participant: &str, update: &ParticipantUpdate) -> Result<Participant, Failure> {
         let wanted = update.media.as_deref().map(state::check_media).transpose()?;
-        let credentials = update.ice_restart.then(ice::Credentials::make).transpose();
-        let credentials = credentials.map_err(|error| Failure::new(FailureKind::Unavailable, format!("no random number: {error}")))?;
+        let credentials = update.ice_restart.then(credentials).transpose()?;
         let now = self.shared.clock.now();
         let (conference, name): (Name, Name) = self.with(|state| {
             let (one, _) = state.room(conference)?.member(participant)?;
@@ -994,6 +994,14 @@ fn check_fit(conference: &shunt_conference::membership::Conference, name: &Name,
     conference
         .check_payload_types(name, pairs)
         .map_err(|differ| invalid(differ.to_string()))
+}
+
+/// New ICE credentials.
+fn credentials() -> Result<Credentials, Failure> {
+    let mut bytes = [0; 32];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|error| Failure::new(FailureKind::Unavailable, format!("no random number: {error}")))?;
+    Ok(Credentials::of(bytes))
 }
 
 fn membership_failure(error: shunt_conference::membership::MembershipError) -> Failure {

@@ -6,11 +6,10 @@ use shunt_calls::Counters;
 use shunt_conference::adaptation::Medium;
 use shunt_conference::membership::{TARGETS, stream_of};
 use shunt_conference::repair::{Begins, Cache};
-use shunt_conference::rows::Key;
+use shunt_conference::rows::{Counted, Key};
 use shunt_conference::tables::{Name, Source};
 use shunt_latch::Time;
 use shunt_net::FiveTuple;
-use shunt_plane::Counted;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 

@@ -1,10 +1,8 @@
 //! The one owner of conferences: who takes part, by which ports, from which sources. Nothing here waits.
 
 use super::accounting::Account;
-use super::ice::Credentials;
 use super::mixers::Placed;
 use super::mixing::Mixes;
-use super::planner::Planner;
 use super::rates::Meter;
 use super::sockets::LegSockets;
 use super::store::{FORMAT, Kept, KeptBase, KeptLeg, KeptMixer, KeptParticipant, KeptTiling};
@@ -12,6 +10,7 @@ use super::tiling::Tiling;
 use shunt_admin::{Codec, Direction, Failure, FailureKind, JoinMedium, Layers, Mixed};
 use shunt_calls::Counters;
 use shunt_conference::adaptation::{Adaptation, Medium};
+use shunt_conference::ice::Credentials;
 use shunt_conference::jobs::Job;
 use shunt_conference::key_frames::KeyFrames;
 use shunt_conference::membership::{Conference, Pair, STREAMS};
@@ -19,6 +18,7 @@ use shunt_conference::mixing;
 use shunt_conference::packets::Told;
 use shunt_conference::participant::{Leg, Participant};
 use shunt_conference::payload_types::PayloadType;
+use shunt_conference::planner::Planner;
 use shunt_conference::repair::Cache;
 use shunt_conference::tables::{Name, Source};
 use shunt_latch::{Component, Latch, Names, Parties, Scanners, Time};

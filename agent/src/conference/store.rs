@@ -126,7 +126,7 @@ pub struct KeptParticipant {
     pub participant: String,
     pub call: Option<String>,
     pub joined_us: u64,
-    pub ice: Option<super::ice::Credentials>,
+    pub ice: Option<shunt_conference::ice::Credentials>,
     #[serde(default)]
     pub signalling: Option<serde_json::Value>,
     pub encrypted: bool,

@@ -1,7 +1,6 @@
 //! Conferences as the admin API shows them.
 
 use super::copies::Reading;
-use super::ice::Credentials;
 use super::leg_name;
 use super::state::{Member, Room, State, asked};
 use shunt_admin::{
@@ -9,6 +8,7 @@ use shunt_admin::{
     Unjoined,
 };
 use shunt_conference::adaptation::Medium;
+use shunt_conference::ice::Credentials;
 use shunt_conference::jobs::Job;
 use shunt_conference::membership::{TARGETS, stream_of};
 use shunt_conference::participant::Leg;

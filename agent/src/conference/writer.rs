@@ -1,12 +1,12 @@
 //! Brings the data plane to what conferences are to be: in rounds of all that have changed, and from scratch after a restart of either side.
 
 use super::feedback::is_of;
-use super::planner::{Part, Planner, Steps};
 use super::state::{State, Timer};
 use super::{Conferences, accounting};
 use shunt_conference::adaptation::Medium;
 use shunt_conference::diff::Step;
 use shunt_conference::membership::{Conference, stream_of};
+use shunt_conference::planner::{Part, Planner, Steps};
 use shunt_conference::repair::Begins;
 use shunt_conference::rows::{Data, Key};
 use shunt_conference::tables::{Name, Source};

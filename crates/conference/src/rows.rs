@@ -72,6 +72,14 @@ pub enum Data {
     Cleared,
 }
 
+/// A row of `conference`, `copy` or `layer`, and what it has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    pub key: Key,
+    pub packets: u64,
+    pub octets: u64,
+}
+
 impl Data {
     /// The track or the sequence state that a row has.
     #[must_use]

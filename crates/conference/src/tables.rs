@@ -3,6 +3,7 @@
 //! Where the data plane's tables have addresses, these rows have names (conference, sender, stream, receiver): [`crate::rows`] puts addresses
 //! in their place.
 
+use crate::rewriting::Rewriting;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -39,6 +40,22 @@ impl Default for Limits {
             tracks: 65_536,
         }
     }
+}
+
+/// What a target offers to conferences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// How it gives receivers of some layers numbers of their own.
+    pub rewriting: Rewriting,
+    /// What there is room for.
+    pub limits: Limits,
+    /// It keeps these numbers in registers, as a switch does: before a track or a sequence state is given to somebody, it is cleared
+    /// ([`crate::rows::Key::Track`], [`crate::rows::Key::SequenceState`]), and layers are told by the dependency descriptor or not at all.
+    pub registers: bool,
+    /// It sends packets by routes of its own ([`crate::routes`]).
+    pub routes: bool,
+    /// Payload types that it rewrites in one copy; 0: none.
+    pub payload_types: usize,
 }
 
 /// One stream that a participant sends.

@@ -12,8 +12,8 @@ use shunt_bfrt_client::{Session, UpdateError};
 use shunt_calls::{Counters, RelayEntry};
 use shunt_conference::diff::Step;
 use shunt_conference::rewriting::{LayerRow, Rewriting};
-use shunt_conference::rows::{Copy, Data, Key, Stream};
-use shunt_conference::tables::{Limits, Member, Node, Replicate};
+use shunt_conference::rows::{Copy, Counted, Data, Key, Stream};
+use shunt_conference::tables::{Member, Node, Offer, Replicate};
 use shunt_net::FiveTuple;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -40,14 +40,6 @@ const PAYLOAD_TYPES: &str = "payload_types";
 const PACKETS: &str = "$COUNTER_SPEC_PKTS";
 const OCTETS: &str = "$COUNTER_SPEC_BYTES";
 
-/// A row of `conference`, `copy` or `layer`, and what it has counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
-    pub key: Key,
-    pub packets: u64,
-    pub octets: u64,
-}
-
 /// The tables of conferences in one target.
 #[derive(Clone, Debug)]
 pub(crate) struct ConferenceTables {
@@ -60,22 +52,6 @@ pub(crate) struct ConferenceTables {
     prune: Arc<Table>,
     registers: Registers,
     rewriting: Rewriting,
-}
-
-/// What a target offers to conferences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// How it gives receivers of some layers numbers of their own.
-    pub rewriting: Rewriting,
-    /// What there is room for.
-    pub limits: Limits,
-    /// It keeps these numbers in registers, as a switch does: before a track or a sequence state is given to somebody, it is cleared
-    /// ([`Key::Track`], [`Key::SequenceState`]), and layers are told by the dependency descriptor or not at all.
-    pub registers: bool,
-    /// It sends packets by routes of its own ([`crate::Plane::routes`]).
-    pub routes: bool,
-    /// Payload types that it rewrites in one copy; 0: none.
-    pub payload_types: usize,
 }
 
 /// A table that counts on its rows, with the numbers of its key fields in our order.

@@ -58,13 +58,12 @@ mod tables;
 mod tuple;
 mod wire;
 
-pub use conference::{Counted, Offer};
 pub use drops::DROPPED;
 pub use error::PlaneError;
 pub use event::{Event, Facts, Written};
 pub use plane::Plane;
 pub use questions::Trace;
-pub use routes::{NextHop, Routes};
+pub use routes::Routes;
 pub use rows::{Change, Row, TableWrite, Value};
 pub use settings::{Settings, StoredHash};
 pub use shunt_bfrt_client::{Target, Tls, UpdateError};

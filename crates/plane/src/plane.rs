@@ -1,6 +1,6 @@
 //! The handle: submits that never fail, and questions.
 
-use crate::conference::{self, Counted, Offer};
+use crate::conference;
 use crate::engine::{Command, Engine};
 use crate::error::PlaneError;
 use crate::event::{Event, Facts};
@@ -13,7 +13,8 @@ use crate::tables::Tables;
 use shunt_bfrt_client::{Client, Session, UpdateError};
 use shunt_calls::{Counters, Operation, Reading, RelayEntry, WriteId};
 use shunt_conference::diff::Step;
-use shunt_conference::rows::{Data, Key};
+use shunt_conference::rows::{Counted, Data, Key};
+use shunt_conference::tables::Offer;
 use shunt_latch::Found;
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::BTreeMap;

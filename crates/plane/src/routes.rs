@@ -7,6 +7,7 @@ use crate::tuple::address;
 use bytes::Bytes;
 use shunt_bfrt::schema::{Schema, Table};
 use shunt_bfrt_client::Session;
+use shunt_conference::routes::NextHop;
 use shunt_net::octets;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,16 +15,6 @@ use std::sync::Arc;
 
 const TABLES: [&str; 2] = ["Ingress.route", "Ingress.route6"];
 const NEXT_HOPS: &str = "Egress.nexthop";
-
-/// Where packets to an address go: the device port by which they leave, the number of the next hop, and what that writes into their frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextHop {
-    pub port: u32,
-    pub number: u32,
-    pub src_mac: [u8; 6],
-    pub dst_mac: [u8; 6],
-    pub vlan: Option<u16>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hop {
@@ -98,12 +89,11 @@ impl Routes {
             self.hops.insert(number, Hop { src_mac, dst_mac, vlan });
         }
     }
+}
 
-    /// Where packets to an address go, by the longest prefix.
-    ///
-    /// # Errors
-    /// The switch sends nothing there: why.
-    pub fn next_hop(&self, addr: IpAddr) -> Result<NextHop, String> {
+impl shunt_conference::routes::Routes for Routes {
+    /// By the longest prefix.
+    fn next_hop(&self, addr: IpAddr) -> Result<NextHop, String> {
         let version = usize::from(addr.is_ipv6());
         let (size, value) = (if addr.is_ipv6() { 128 } else { 32 }, bits(addr));
         let by_length = self.prefixes[version].iter().rev();
@@ -174,6 +164,7 @@ pub(crate) async fn read(session: &Session, schema: &Schema) -> Result<Option<Ro
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use shunt_conference::routes::Routes as _;
 
     fn route(key: Option<(&[u8], u32)>, action: &str, data: &[(&str, u64)]) -> Row {
         let key = key.map(|(value, length)| ("hdr.ipv4.dst_addr".to_owned(), Value::Prefix(Bytes::copy_from_slice(value), length)));

@@ -1,8 +1,8 @@
 //! One line of the event log: an event as JSON. The sequence number comes first, so that a reader finds it without parsing the rest.
 
-use crate::event::{Component, Event, Facts};
-use crate::text::Text;
 use serde::{Deserialize, Serialize};
+use shunt_admin_model::Text;
+use shunt_admin_model::{Component, Event, Facts};
 use shunt_calls::Side;
 
 const PREFIX: &[u8] = b"{\"seq\":";

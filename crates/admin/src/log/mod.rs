@@ -8,9 +8,9 @@ mod writer;
 
 pub use follow::Follow;
 
-use crate::event::{AgentFacts, AgentWhat, Event, Facts};
 use line::Stamped;
 use serde::Serialize;
+use shunt_admin_model::{AgentFacts, AgentWhat, Event, Facts};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,10 @@
 //! Errors as JSON: a code for programs, and a message that names what was wrong.
 
-use crate::admin::{Failure, FailureKind};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use shunt_admin_model::{Failure, FailureKind};
 
 #[derive(Debug)]
 pub(crate) struct ApiError {

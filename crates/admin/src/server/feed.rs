@@ -1,13 +1,13 @@
 //! A stream of JSON lines to one follower: the events, or estimates of conferences.
 
 use super::{API, Api};
-use crate::conference::Estimate;
 use crate::log::Follow;
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
+use shunt_admin_model::Estimate;
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;

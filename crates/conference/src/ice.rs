@@ -27,19 +27,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// New ones: 48 and 144 bits of chance.
-    ///
-    /// # Errors
-    /// The system has no random numbers.
-    pub fn make() -> Result<Self, getrandom::Error> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes)?;
+    /// Returns new ones of random bytes: 48 and 144 bits of them.
+    #[must_use]
+    pub fn of(bytes: [u8; 32]) -> Self {
         let text: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte & 63)])).collect();
         let (ufrag, password) = text.split_at(8);
-        Ok(Self {
+        Self {
             ufrag: ufrag.to_owned(),
             password: password.to_owned(),
-        })
+        }
     }
 }
 
@@ -139,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_check_with_our_credentials_is_answered_and_no_other() {
-        let (mine, other) = (Credentials::make().unwrap(), Credentials::make().unwrap());
+        let (mine, other) = (Credentials::of([7; 32]), Credentials::of([8; 32]));
         let source = Endpoint::new(Ipv4Addr::new(192, 0, 2, 1), 32853);
         for nominated in [false, true] {
             let found = check(&request(&mine, nominated), source, &mine).unwrap();

@@ -5,17 +5,17 @@
 //! move, and after a pause what is old goes. A tree that is written for both is written twice: before the pause it still has the members that
 //! go, those of the round's other conferences too.
 
-use shunt_conference::Reserved;
-use shunt_conference::diff::{Ranked, Step};
-use shunt_conference::membership::{Conference, TREES};
-use shunt_conference::migration::{Allocator, Change, How};
-use shunt_conference::participant::{Leg, Participant};
-use shunt_conference::rewriting::{Former, Numbering, Place, Rewriting};
-use shunt_conference::rows::{Data, Key, Resolver, Stream, steps};
-use shunt_conference::tables::{CopyTo, Limits, Member, Name, Row, Source, Value, Write};
-use shunt_conference::trees::{Design, LayoutError};
+use crate::allocation::Reserved;
+use crate::diff::{Ranked, Step};
+use crate::membership::{Conference, TREES};
+use crate::migration::{Allocator, Change, How};
+use crate::participant::{Leg, Participant};
+use crate::rewriting::{Former, Numbering, Place, Rewriting};
+use crate::routes::Routes;
+use crate::rows::{Data, Key, Resolver, Stream, steps};
+use crate::tables::{CopyTo, Limits, Member, Name, Offer, Row, Source, Value, Write};
+use crate::trees::{Design, LayoutError};
 use shunt_net::Endpoint;
-use shunt_plane::{Offer, Routes};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Planner {
     pub numbering: Numbering,
     offer: Offer,
     /// Of a switch; `None`: the data plane's kernel has the routes.
-    routes: Option<Arc<Routes>>,
+    routes: Option<Arc<dyn Routes>>,
     /// How many rows have a track or a sequence state that the data plane keeps in registers.
     users: HashMap<Key, usize>,
     /// By conference: rows that are nobody else's.
@@ -59,7 +59,7 @@ pub struct Part {
 
 impl Planner {
     #[must_use]
-    pub fn new(offer: Offer, routes: Option<Arc<Routes>>) -> Self {
+    pub fn new(offer: Offer, routes: Option<Arc<dyn Routes>>) -> Self {
         Self {
             allocator: Allocator::new(offer.limits, TREES),
             numbering: Numbering::new(offer.rewriting, &offer.limits).with_descriptor_only(offer.registers),
@@ -90,7 +90,7 @@ impl Planner {
 
     /// Begin with what a data plane holds: everything is laid out beside it, and streams and receivers go on with the numbers that they have.
     #[must_use]
-    pub fn adopt(offer: Offer, routes: Option<Arc<Routes>>, rows: Vec<(Key, Data)>) -> Self {
+    pub fn adopt(offer: Offer, routes: Option<Arc<dyn Routes>>, rows: Vec<(Key, Data)>) -> Self {
         let mut made = Self::new(offer, routes);
         made.numbering.remember(former(&rows));
         let used = rows.iter().flat_map(|(key, data)| match (key, data) {
@@ -110,11 +110,11 @@ impl Planner {
 
     /// The routes of a switch.
     #[must_use]
-    pub fn routes(&self) -> Option<&Arc<Routes>> {
+    pub fn routes(&self) -> Option<&Arc<dyn Routes>> {
         self.routes.as_ref()
     }
 
-    pub fn set_routes(&mut self, routes: Option<Arc<Routes>>) {
+    pub fn set_routes(&mut self, routes: Option<Arc<dyn Routes>>) {
         self.routes = routes;
     }
 
@@ -135,7 +135,7 @@ impl Planner {
     pub fn unreached(&self, one: &Participant, leg: &Leg, in_tree: bool) -> Option<String> {
         let (routes, source) = (self.routes.as_ref()?, leg.source?);
         if in_tree {
-            hop(routes, one, source.addr).err()
+            hop(routes.as_ref(), one, source.addr).err()
         } else {
             routes.next_hop(source.addr).err()
         }
@@ -197,7 +197,7 @@ impl Planner {
     pub fn begin(&mut self, conference: &Conference, copied: &dyn Fn(&Source) -> bool) -> Result<(Part, Steps), LayoutError> {
         let name = conference.name.clone();
         let routes = self.routes.clone();
-        let layout = conference.layout(|one| routes.as_ref().map_or(Some(PORT), |routes| port(routes, one)));
+        let layout = conference.layout(|one| routes.as_ref().map_or(Some(PORT), |routes| port(routes.as_ref(), one)));
         let mut part = Part {
             name: name.clone(),
             change: None,
@@ -491,7 +491,7 @@ fn resolver<'a>(
 }
 
 /// The port by which a switch reaches a participant: that of its first leg that can be reached.
-fn port(routes: &Routes, one: &Participant) -> Option<u32> {
+fn port(routes: &dyn Routes, one: &Participant) -> Option<u32> {
     let sources = one.legs.values().filter_map(|leg| leg.source);
     sources
         .filter_map(|source| routes.next_hop(source.addr).ok())
@@ -500,7 +500,7 @@ fn port(routes: &Routes, one: &Participant) -> Option<u32> {
 }
 
 /// The number of the next hop of copies to one of a participant's addresses; or why none go there.
-fn hop(routes: &Routes, one: &Participant, addr: IpAddr) -> Result<u32, String> {
+fn hop(routes: &dyn Routes, one: &Participant, addr: IpAddr) -> Result<u32, String> {
     let (hop, port) = (routes.next_hop(addr)?, port(routes, one));
     if Some(hop.port) == port {
         return Ok(hop.number);
@@ -513,7 +513,7 @@ fn hop(routes: &Routes, one: &Participant, addr: IpAddr) -> Result<u32, String> 
     ))
 }
 
-fn nexthop<'a>(routes: Option<&'a Routes>, conference: &'a Conference) -> impl Fn(&Name, Endpoint) -> Option<u32> + 'a {
+fn nexthop<'a>(routes: Option<&'a dyn Routes>, conference: &'a Conference) -> impl Fn(&Name, Endpoint) -> Option<u32> + 'a {
     move |receiver, to| match routes {
         None => Some(0),
         Some(routes) => hop(routes, conference.get(receiver)?, to.addr).ok(),
@@ -592,10 +592,10 @@ fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shunt_conference::adaptation::Medium;
-    use shunt_conference::membership::TARGETS;
-    use shunt_conference::packets::Told;
-    use shunt_conference::participant::{Leg, Participant};
+    use crate::adaptation::Medium;
+    use crate::membership::TARGETS;
+    use crate::packets::Told;
+    use crate::participant::{Leg, Participant};
     use shunt_net::Endpoint;
     use std::net::Ipv4Addr;
 

@@ -1,7 +1,7 @@
 //! UDP datagrams in Ethernet frames: those that the data plane has copied to the agent, and those that leave by a switch's CPU port.
 
+use crate::routes::NextHop;
 use shunt_net::{Endpoint, FiveTuple, octets};
-use shunt_plane::NextHop;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const VLAN: [u16; 2] = [0x8100, 0x88a8];
