@@ -158,8 +158,23 @@ def man_configuration() -> str:
 # -- documents ----------------------------------------------------------------------------------------
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _common() -> dict[tuple[str, str], list[str]]:
+    """Options that four commands or more have alike, with the commands that lack them."""
+    having: dict[tuple[str, str], list[str]] = {}
+    names = []
+    for name, command, context in commands():
+        names.append(name)
+        for option in options(command, context):
+            having.setdefault(option, []).append(name)
+    return {option: [name for name in names if name not in found] for option, found in having.items() if len(found) >= 4}
+
+
+def _except(option: tuple[str, str], lacking: list[str]) -> str:
+    """Which commands have a common option: whichever list is shorter."""
+    having = [name for name, command, context in commands() if option in options(command, context)]
+    if len(having) < len(lacking):
+        return "only: " + ", ".join(f"`{name}`" for name in having)
+    return "not: " + ", ".join(f"`{name}`" for name in lacking)
 
 
 def reference() -> str:
@@ -167,21 +182,34 @@ def reference() -> str:
     lines = [
         "# Which commands, options and configuration keys are there?",
         "",
-        "Made by `make manual` from the commands themselves, the configuration's model and `packaging/manual.yaml`; the same as",
-        "`man shunt` and `man shunt.yaml`.",
+        "This page lists every command, option, exit code, file and configuration key. `make manual` generates it from the code and `packaging/manual.yaml`; `man shunt` and `man shunt.yaml` have the same text.",
         "",
         "## Commands",
         "",
+        (cli.epilog or "").strip(),
+        "",
+        "### Common options",
+        "",
     ]
+    common = _common()
+    lines += [f"* `{written}`: {does} ({_except((written, does), lacking)})" for (written, does), lacking in common.items()]
+    lines.append("")
     for name, command, context in commands():
-        lines += [f"### {usage(name, command, context)}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]
-        lines += ["| option | |", "| --- | --- |", *(f"| `{_cell(written)}` | {_cell(does)} |" for written, does in options(command, context)), ""] if options(command, context) else []
-    lines += [cli.epilog or "", ""]
+        lines += [f"### {usage(name, command, context).replace(' [OPTIONS]', '')}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]
+        own = [(written, does) for written, does in options(command, context) if (written, does) not in common]
+        lines += [*(f"* `{written}`: {does}" for written, does in own), ""] if own else []
     for title in ("environment", "files", "signals"):
-        lines += [f"## {title.capitalize()}", "", "| | |", "| --- | --- |", *(f"| `{name}` | {_cell(text)} |" for name, text in TEXT[title].items()), ""]
-    lines += ["## Configuration", "", "Keys of sections are written with dots; `[]` is an item of a list.", "", "| key | meaning | default |", "| --- | --- | --- |"]
-    lines += [f"| `{key}` | {_cell(meaning)} | {_cell(default.removeprefix('default: '))} |" for key, meaning, default in keys()]
-    return "\n".join(lines) + "\n"
+        lines += [f"## {title.capitalize()}", "", *(f"* `{name}`: {text}" for name, text in TEXT[title].items()), ""]
+    lines += ["## Configuration", "", "Keys of sections are written with dots; `[]` is an item of a list.", ""]
+    for section in dict.fromkeys(key.split(".")[0] for key, _, _ in keys()):
+        lines += [f"### {section}", ""]
+        for key, meaning, default in keys():
+            if key.split(".")[0] == section:
+                said = f"`{default.removeprefix('default: ')}`" if default.startswith("default: ") else default
+                lines.append(meaning if key == section else f"* `{key}`: {meaning}{f' ({said})' if said else ''}")
+                lines += [""] if key == section else []
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def documents(root: Path) -> dict[Path, str]:
