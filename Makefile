@@ -84,10 +84,15 @@ packages-build:
 	@$(STAGE) --quiet "Debian packages" .ci/debian-packages $(BUILD_PACKAGES) $(MEDIA_PACKAGES)
 	@$(STAGE) --quiet "Rust compiler" .ci/rust --install
 
-# The package with what it needs at run time, and the demo's own library.
+# The package with what it needs at run time.
+$(VENV)/.package: pyproject.toml requirements.lock
+	@$(STAGE) --quiet "Python package" .ci/python-packages $(PYTHON) $(VENV)
+	@touch $@
+
+# With the demo's own library.
 $(VENV)/.run: pyproject.toml requirements.lock
 	@$(STAGE) --quiet "Python packages of the demo" .ci/python-packages $(PYTHON) $(VENV) demo
-	@touch $@
+	@touch $(VENV)/.package $@
 
 # With the tools of tests, checks and documents.
 $(VENV)/.ready: pyproject.toml requirements.lock | $(VENV)/.run

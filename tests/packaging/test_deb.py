@@ -20,11 +20,17 @@ CLEAN = ROOT / "build/packaging/root"
 PACKAGES = sorted((ROOT / "build").glob("shunt_*.deb"), key=lambda path: path.stat().st_mtime)
 CONTROL = 22221
 
-pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif("DEB_TEST" not in os.environ, reason="runs with DEB_TEST=1"),
-]
+
+def needs(variable: str) -> list[pytest.MarkDecorator]:
+    """The marks of tests that run with this variable set, on a machine that lets its root boot a Debian in a folder."""
+    marks = [pytest.mark.netns, pytest.mark.skipif(variable not in os.environ, reason=f"runs with {variable}=1")]
+    if variable in os.environ:
+        asked = subprocess.run([ROOT / "packaging/may-boot"], stdout=subprocess.PIPE, text=True)
+        marks.append(pytest.mark.skipif(asked.returncode != 0, reason=asked.stdout.strip()))
+    return marks
+
+
+pytestmark = needs("DEB_TEST")
 
 CONFIGURATION = """\
 # Changed by the operator.
@@ -99,6 +105,23 @@ class Host:
         self._children.append(child)
         return child
 
+    def kernel(self) -> dict[str, str]:
+        """What the kernel has been told in this network: all that the removal of the package has to leave as it was."""
+        commands = (
+            "ethtool -k in0",
+            "ip -d link show in0",
+            "ip rule",
+            "ip route show table all",
+            "nft list ruleset",
+            "tc filter show dev in0 ingress",
+            "sysctl -a --pattern ^net[.](ipv4|ipv6|core)[.]",
+        )
+        inside = [f"nsenter --net=/run/netns/{self.name} {command}" for command in commands]
+        found = {command: subprocess.run(command.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout for command in inside}
+        found["pins"] = str([path.name for path in (self.root / "sys/fs/bpf").iterdir() if not path.name.endswith(".debug")])
+        found["neighbours"] = str("managed" in subprocess.run(["ip", "-n", self.name, "neigh"], stdout=subprocess.PIPE, text=True, check=True).stdout)
+        return found
+
     def log(self, name: str) -> str:
         return (self.root / f"var/log/{name}.log").read_text(errors="replace")
 
@@ -156,6 +179,8 @@ def _install(host: Host, package: Path) -> str:
 
 
 def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
+    before = host.kernel()
+    assert "rx-vlan-offload: on" in "".join(before.values()), "an offload that the softswitch switches off"
     _install(host, PACKAGES[-1])
 
     # What is there, and whose.
@@ -227,8 +252,11 @@ def test_install_run_upgrade_purge(host: Host, tmp_path: Path) -> None:
         if child.poll() is None:
             child.terminate()
             child.wait(60)
-    host.run("dpkg", "--remove", "shunt")
-    assert not (host.root / "sys/fs/bpf/shunt").exists() and (host.root / "etc/shunt/shunt.yaml").exists()
+    assert "rx-vlan-offload: off" in "".join(host.kernel().values())
+    removed = host.run("dpkg", "--remove", "shunt")
+    after = host.kernel()
+    assert {what: said for what, said in after.items() if said != before[what]} == {}, removed
+    assert (host.root / "etc/shunt/shunt.yaml").exists() and "not empty" not in removed, removed
     host.run("dpkg", "--purge", "shunt")
     left = host.run("find", "/etc/shunt", "/var/lib/shunt", "/usr/lib/shunt", "/usr/bin/shunt", check=False)
     assert all("No such file" in line for line in left.splitlines()), left

@@ -19,6 +19,7 @@ from tests.lab.capture import Capture, account
 from tests.lab.processes import Edge, Process
 from tests.lab.sipp import Sipp, register
 from tests.lab.topology import BPF, LabError, Topology
+from tests.packaging import test_deb
 from tests.packaging.test_compose import COMPOSE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,9 +38,7 @@ _HYBRID = (_UNIFIED / "cgroup.controllers").exists() and (_UNIFIED / "cgroup.con
 PODMAN = ["unshare", "--mount", "sh", "-c", f'umount {_UNIFIED} && exec podman "$@"', "podman"] if _HYBRID else ["podman"]
 
 pytestmark = [
-    pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif("OCI_TEST" not in os.environ, reason="runs with OCI_TEST=1"),
+    *test_deb.needs("OCI_TEST"),
     *(pytest.mark.skipif(shutil.which(name) is None, reason=f"{name} is not installed") for name in ("buildah", "podman")),
 ]
 
