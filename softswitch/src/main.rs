@@ -30,6 +30,7 @@ use sessions::Sessions;
 use shunt_bfrt::pb::bf_runtime_server::BfRuntimeServer;
 use shunt_daemon::{Capability, Failure, Pulse, Signals, keep_capabilities, say_ready, set_up_log};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,10 +48,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
 #[command(version = shunt_daemon::VERSION)]
 struct Arguments {
     #[command(flatten)]
-    common: shunt_daemon::CommonArguments,
-    /// Remove programs and entries from the kernel at the end; without it they stay and go on forwarding.
-    #[arg(long)]
-    unload: bool,
+    common: Option<shunt_daemon::CommonArguments>,
+    /// Removes what a stopped softswitch with this `pin_dir` has left in the kernel, and exits. May be repeated.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    unload: Vec<PathBuf>,
 }
 
 impl From<PlaneError> for Failure {
@@ -65,13 +66,35 @@ impl From<PlaneError> for Failure {
 fn main() -> ExitCode {
     shunt_xdp::return_freed_memory();
     let arguments = Arguments::parse();
-    shunt_daemon::run("softswitch", &arguments.common, Config::complete, |config| {
-        set_up_log(&config.log);
-        run(&config.softswitch, arguments.unload)
-    })
+    if let Some(common) = &arguments.common {
+        return shunt_daemon::run("softswitch", common, Config::complete, |config| {
+            set_up_log(&config.log);
+            run(&config.softswitch)
+        });
+    }
+    set_up_log(&shunt_daemon::Log::default());
+    // One that is in use does not keep the others.
+    arguments
+        .unload
+        .iter()
+        .map(|folder| unload(folder))
+        .fold(ExitCode::SUCCESS, |worst, done| match done {
+            Ok(()) => worst,
+            Err(failure) => failure.report("softswitch"),
+        })
 }
 
-fn run(settings: &Softswitch, unload: bool) -> Result<(), Failure> {
+fn unload(pin_dir: &Path) -> Result<(), Failure> {
+    let shown = pin_dir.display();
+    if plane::unload(pin_dir)? {
+        tracing::info!("programs, entries and settings of interfaces of {shown} are out of the kernel");
+    } else {
+        tracing::info!("there is nothing in {shown}");
+    }
+    Ok(())
+}
+
+fn run(settings: &Softswitch) -> Result<(), Failure> {
     // What may fail comes before the programs are loaded and attached.
     let server = listen::server(settings.tls.as_ref()).map_err(Failure::Config)?;
     let mut sockets = Vec::new();
@@ -113,13 +136,7 @@ fn run(settings: &Softswitch, unload: bool) -> Result<(), Failure> {
     let result = runtime.block_on(serve(service, sockets, server, settings.request_limit, line));
     // The tasks hold the plane until the runtime is gone.
     runtime.shutdown_timeout(Duration::from_secs(2));
-    match Arc::try_unwrap(plane) {
-        Ok(plane) if unload => {
-            plane.into_inner().unload();
-            tracing::info!("programs and entries are out of the kernel");
-        }
-        _ => tracing::info!("programs and entries stay in the kernel, pinned in {pinned}"),
-    }
+    tracing::info!("programs and entries stay in the kernel, pinned in {pinned}");
     result
 }
 

@@ -60,8 +60,7 @@ def test_entries_survive_the_process(process: Softswitch) -> None:
         assert plane.entries() == wanted and plane.media() == [media]
         assert plane.delete(list(wanted)) == [True] * len(entries)
     process.kill()
-    process.start(unload=True)
-    process.stop()
+    process.take_out()
     assert process.pinned() == []
 
 

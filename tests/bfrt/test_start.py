@@ -211,8 +211,7 @@ def test_another_capacity_than_that_of_the_pinned_tables(softswitch: Softswitch)
     (line,) = (line for line in softswitch.log.splitlines() if "capacity" in line)
     assert str(softswitch.pin_dir) in line and f"capacity {CAPACITY};" in line and f"{2 * CAPACITY} takes effect after" in line and "--unload" in line
     softswitch.stop()
-    softswitch.start(unload=True)
-    softswitch.stop()
+    softswitch.take_out()
     assert softswitch.pinned() == []
     assert f"0 of {2 * CAPACITY} entries" in softswitch.start()
 

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from scapy.layers.inet import IP, UDP
@@ -248,16 +249,56 @@ def test_media_goes_on_after_the_process_is_killed(lane: Lab, process: Softswitc
     assert auto.stats([there.key])[there.key].packets == 51
 
 
-def test_unload_leaves_nothing(lane: Lab, process: Softswitch) -> None:
-    process.restart(unload=True)
-    with Plane(process.target) as plane:
-        plane.insert([across(4, 4)[0]])
-        assert "xdp" in lane.ip("relay", "link", "show", "ra")
-        assert until(lambda: "managed" in lane.ip("relay", "neigh", "show"), "the kernel keeps the neighbour resolved")
+def _offloads(lane: Lab, interface: str) -> str:
+    return sh("ip", "netns", "exec", lane.ns("relay"), "ethtool", "-k", interface)
+
+
+@pytest.mark.parametrize("mode", ["native", "generic"])
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_unload_leaves_the_kernel_as_it_was(lane: Lab, process: Softswitch, mode: str, end: str) -> None:
+    """Programs, pins, neighbours that the kernel keeps resolved, and offloads as the operator had set them, whatever the softswitch's end and restarts."""
     process.stop()
+    process.take_out()
+    interfaces, process.mode = process.interfaces, mode
+    sh("ip", "netns", "exec", lane.ns("relay"), "ethtool", "-K", "ra", "rxvlan", "on")
+    sh("ip", "netns", "exec", lane.ns("relay"), "ethtool", "-K", "rb", "rxvlan", "on")
+    before = {name: _offloads(lane, name) for name in ("ra", "rb")}
+    for _ in range(2):
+        process.start()
+        assert "rx-vlan-offload: off" in _offloads(lane, "ra") and "rx-vlan-offload: off" in _offloads(lane, "rb")
+        with Plane(process.target) as plane:
+            plane.insert([across(4, 4)[0]])
+            assert until(lambda: "managed" in lane.ip("relay", "neigh", "show"), "the kernel keeps the neighbour resolved")
+        getattr(process, end)()
+    # An interface that is no longer served has its settings back while the other one is.
+    process.interfaces = ["ra"]
+    process.start()
+    assert _offloads(lane, "rb") == before["rb"] and "rx-vlan-offload: off" in _offloads(lane, "ra")
+    getattr(process, end)()
+    assert process.pinned() != []
+    process.take_out()
+    process.interfaces = interfaces
     assert "xdp" not in lane.ip("relay", "link", "show", "ra") + lane.ip("relay", "link", "show", "rb")
-    assert process.pinned() == []
+    assert process.pinned() == [] and str(process.pin_dir) not in Path("/proc/self/mounts").read_text()
     assert "managed" not in lane.ip("relay", "neigh", "show")
+    assert {name: _offloads(lane, name) for name in before} == before
+    assert "nothing" in process.take_out()
+
+
+def test_unload_leaves_what_the_operator_has_set(lane: Lab, process: Softswitch) -> None:
+    """A neighbour that the operator has the kernel keep, an offload that was off, and a softswitch that runs."""
+    process.stop()
+    process.take_out()
+    sh("ip", "netns", "exec", lane.ns("relay"), "ethtool", "-K", "ra", "rxvlan", "off")
+    lane.ip("relay", "neigh", "replace", "10.1.0.77", "dev", "ra", "managed")
+    process.start()
+    with pytest.raises(SoftswitchFailed, match="already controls"):
+        process.take_out()
+    assert "xdp" in lane.ip("relay", "link", "show", "ra")
+    process.stop()
+    process.take_out()
+    assert "rx-vlan-offload: off" in _offloads(lane, "ra")
+    assert "10.1.0.77 dev ra managed" in lane.ip("relay", "neigh", "show")
 
 
 def test_auto_takes_generic_where_native_would_lose_packets() -> None:

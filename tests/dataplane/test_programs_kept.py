@@ -40,6 +40,5 @@ def test_programs_are_taken_over(lab: Lab) -> None:
         with testrun.attached("ra", softswitch.namespace) as attached:
             assert attached.number in limited.values()
         softswitch.stop()
-        softswitch.start(unload=True)
-        softswitch.stop()
+        softswitch.take_out()
         assert softswitch.pinned() == []

@@ -36,6 +36,8 @@ ip link set in0 up
 ip link set out0 up
 ip address add 10.94.1.1/24 dev in0
 """
+# With pins in another place than the default.
+_ELSEWHERE = test_deb.CONFIGURATION.replace("softswitch: {", "softswitch: {pin_dir: /sys/fs/bpf/media/plane, ")
 
 
 class Machine:
@@ -83,6 +85,10 @@ class Machine:
         done = subprocess.run([*inside, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert not check or done.returncode == 0, f"{command}: {done.stdout}"
         return done.stdout
+
+    def outside(self, *command: str) -> str:
+        """Standard output of a program of this host in the machine's network."""
+        return subprocess.run(["nsenter", f"--target={self._init}", "--net", *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def show(self, unit: str, name: str) -> str:
         return self.run("systemctl", "show", f"--property={name}", "--value", unit).strip()
@@ -136,7 +142,7 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
     said = _install(machine, test_deb.PACKAGES[-1])
     assert "systemctl enable --now" in said
     assert machine.run("systemctl", "is-active", "shunt-agent", check=False).strip() == "inactive", "nothing starts with an example's addresses"
-    (machine.root / "etc/shunt/shunt.yaml").write_text(test_deb.CONFIGURATION)
+    (machine.root / "etc/shunt/shunt.yaml").write_text(_ELSEWHERE)
     # Type=notify: this returns when all have said that they are ready.
     machine.run("systemctl", "enable", "--now", "shunt-softswitch", "shunt-relay", "shunt-agent", "shunt-operator")
     assert machine.show("shunt-softswitch", "StatusText").startswith("softswitch ready")
@@ -169,14 +175,17 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
     assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
 
     # A version that does not take the operator's file leaves the running processes alone.
-    (machine.root / "etc/shunt/shunt.yaml").write_text(test_deb.CONFIGURATION + "of_another_version: 1\n")
+    (machine.root / "etc/shunt/shunt.yaml").write_text(_ELSEWHERE + "of_another_version: 1\n")
     pid = machine.show("shunt-agent", "MainPID")
     assert "go on with the old code" in _install(machine, later)
     assert machine.show("shunt-agent", "MainPID") == pid
 
+    assert machine.run("ls", "/sys/fs/bpf/media") == "plane\n" and "rx-vlan-offload: off" in machine.outside("ethtool", "-k", "in0")
+    # The file is still one that this version does not take: the removal needs none.
     machine.run("dpkg", "--purge", "shunt")
     assert machine.show("shunt-agent", "ActiveState") == "inactive"
-    assert "shunt" not in machine.run("ls", "/sys/fs/bpf").split()
+    assert [name for name in machine.run("ls", "/sys/fs/bpf").split() if not name.endswith(".debug")] == []
+    assert "rx-vlan-offload: on" in machine.outside("ethtool", "-k", "in0") and "xdp" not in machine.outside("ip", "link", "show", "in0")
 
 
 _PAIR = """\

@@ -117,8 +117,10 @@ def test_other_room_takes_effect_after_unloading(bridge: Bridge) -> None:
     assert "after they are unloaded" in bridge.softswitch.log
     assert bridge.replication.capacity == COPIES and bridge.replication.copy(NUMBER, 1) == Rewrite(participant.relay, participant.here)
     bridge.plane.close()
-    bridge.softswitch.restart(unload=True)
-    bridge.restart()
+    bridge.softswitch.stop()
+    bridge.softswitch.take_out()
+    bridge.softswitch.start()
+    bridge.plane.reconnect()
     assert bridge.replication.capacity == 10 and bridge.replication.copies() == []
 
 

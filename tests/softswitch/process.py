@@ -87,8 +87,8 @@ class Softswitch:
 
     # Life
 
-    def start(self, *, unload: bool = False) -> str:
-        """Start it and wait until it is ready; the result is its READY line. unload: its orderly end takes everything out of the kernel.
+    def start(self) -> str:
+        """Start it and wait until it is ready; the result is its READY line.
 
         Raises SoftswitchFailed when it ends instead, or says nothing.
         """
@@ -99,7 +99,7 @@ class Softswitch:
         file.write_text(json.dumps({"softswitch": self.settings()}))  # JSON is YAML
         log = self._log.open("w")
         child = subprocess.Popen(
-            [*self.command(file), *(["--unload"] if unload else [])], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self.environment
+            self.command(file), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env=os.environ | self.environment
         )  # fmt: skip
         log.close()
         self._child, self.ready, self._lines = child, "", []
@@ -143,10 +143,17 @@ class Softswitch:
             child.kill()
             child.wait()
 
-    def restart(self, *, unload: bool = False) -> str:
+    def restart(self) -> str:
         """stop() and start(); the result is the READY line."""
         self.stop()
-        return self.start(unload=unload)
+        return self.start()
+
+    def take_out(self) -> str:
+        """Its own --unload, once it is stopped; the result is what that says. Raises SoftswitchFailed."""
+        done = subprocess.run([*self._inside(), "--unload", str(self.pin_dir)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SoftswitchFailed(f"--unload ended with {done.returncode}", done.returncode, done.stdout)
+        return done.stdout
 
     def _taken(self) -> subprocess.Popen[str]:
         child, self._child = self._child, None
@@ -182,7 +189,11 @@ class Softswitch:
 
     def command(self, file: Path) -> list[str]:
         """What starts it with this configuration."""
-        command = [*shlex.split(DAEMON), "-c", str(file)]
+        return [*self._inside(), "-c", str(file)]
+
+    def _inside(self) -> list[str]:
+        """Its program, in its network namespace."""
+        command = shlex.split(DAEMON)
         if self.namespace is None:
             return command
         # Not `ip netns exec`, which makes a mount namespace: what is pinned in a file system mounted there ends with the process.

@@ -232,6 +232,26 @@ fn neighbours_are_resolved_without_traffic_and_given_up_at_the_end() {
 }
 
 #[test]
+fn neighbours_of_a_former_process_are_given_up_and_those_of_others_are_not() {
+    in_lab(|lab| {
+        lab.near("neigh replace 10.91.0.77 dev n0 managed");
+        let (mut hops, rows) = fresh();
+        for (dst, interface, n) in [("10.91.0.2", "n0", 0), ("fd92::2", "n1", 1)] {
+            acquire(&mut hops, dst);
+            until_sent(&mut hops, &rows, dst, interface, FAR_MACS[n]);
+        }
+        acquire(&mut hops, "10.91.0.99"); // nobody answers for it
+        drop(hops);
+        assert_eq!(lab.near("neigh show").matches("managed").count(), 4);
+        Netlink::new().unwrap().unmanage_all().unwrap();
+        let left = lab.near("neigh show");
+        let managed: Vec<&str> = left.lines().filter(|line| line.contains("managed")).collect();
+        assert!(managed.len() == 1 && managed[0].contains("10.91.0.77"), "{left}");
+        assert!(left.contains(&text(FAR_MACS[0])), "others may use what is known");
+    });
+}
+
+#[test]
 fn a_neighbour_that_is_stale_changes_its_address_or_is_deleted() {
     in_lab(|lab| {
         let (mut hops, rows) = fresh();

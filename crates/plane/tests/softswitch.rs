@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The daemon without interfaces, in a folder of its own.
 struct Softswitch {
+    binary: String,
     folder: PathBuf,
     child: Child,
 }
@@ -35,15 +36,15 @@ impl Softswitch {
         }});
         let file = folder.join("softswitch.json");
         std::fs::write(&file, settings.to_string()).unwrap();
-        let mut command = Command::new(binary);
-        command.arg("-c").arg(file).arg("--unload").stdout(Stdio::piped());
+        let mut command = Command::new(&binary);
+        command.arg("-c").arg(file).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the softswitch starts");
         let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(
             said.into_iter().any(|line| line.starts_with("READY")),
             "the softswitch did not become ready: is this root?"
         );
-        Self { folder, child }
+        Self { binary, folder, child }
     }
 
     fn settings(&self) -> Settings {
@@ -59,10 +60,9 @@ impl Softswitch {
 
 impl Drop for Softswitch {
     fn drop(&mut self) {
-        // In an orderly end it takes everything out of the kernel.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let _ = self.child.wait();
-        let _ = Command::new("umount").arg("-q").arg(self.folder.join("pins")).status();
+        let _ = Command::new(&self.binary).arg("--unload").arg(self.folder.join("pins")).status();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

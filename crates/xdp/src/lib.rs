@@ -18,7 +18,7 @@ pub use clock::{monotonic_coarse_ns, monotonic_ns, tick_ms};
 pub use device_map::DeviceMap;
 pub use error::{Error, Result};
 pub use hash::{Hash, PerCpu, Put, Scan, set_inner_map, set_inner_maps};
-pub use interface::disable_offloads;
+pub use interface::{disable_offloads, requested_offloads, set_offloads};
 pub use link::{Link, Mode};
 pub use memory::return_freed_memory;
 pub use object::{Constant, Load, Loaded, create_array, map_names};

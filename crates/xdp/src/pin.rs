@@ -3,16 +3,18 @@
 use crate::{Error, Result};
 use libbpf_rs::libbpf_sys;
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/bpf";
+/// The source of the file systems that are mounted here, by which they are found again.
+const SOURCE: &str = "shunt";
 
 /// Whether a path lies in a BPF file system.
 #[must_use]
@@ -36,13 +38,13 @@ impl Directory {
     /// # Errors
     /// EBUSY when another process has the lock.
     pub fn open(path: &Path) -> Result<Self> {
-        let failed = |what: &str, error: std::io::Error| Error::new(format!("{what} {}", path.display()), error);
+        let failed = failed(path);
         let nearest = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
         let made = !path.exists();
         if !is_bpffs(nearest) {
             let target = if nearest == Path::new(ROOT) { nearest } else { path };
             fs::create_dir_all(target).map_err(|error| failed("cannot make", error))?;
-            mount(Some("bpf"), target, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
+            mount(Some(SOURCE), target, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
                 .map_err(|error| Error::new(format!("cannot mount a BPF file system on {}", target.display()), error))?;
         }
         DirBuilder::new()
@@ -50,7 +52,22 @@ impl Directory {
             .recursive(true)
             .create(path)
             .map_err(|error| failed("cannot make", error))?;
-        let file = File::open(path).map_err(|error| failed("cannot open", error))?;
+        Self::lock(path, made)
+    }
+
+    /// Locks a directory that a former process has left; none when there is no such directory in a BPF file system.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub fn open_left(path: &Path) -> Result<Option<Self>> {
+        if !path.is_dir() || !is_bpffs(path) {
+            return Ok(None);
+        }
+        Self::lock(path, false).map(Some)
+    }
+
+    fn lock(path: &Path, made: bool) -> Result<Self> {
+        let file = File::open(path).map_err(|error| failed(path)("cannot open", error))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self {
                 path: path.to_owned(),
@@ -61,7 +78,7 @@ impl Directory {
                 let text = format!("another process already controls the data plane pinned in {}", path.display());
                 Err(Error::new(text, std::io::Error::from_raw_os_error(libc::EBUSY)))
             }
-            Err((_, error)) => Err(Error::new(format!("cannot lock {}", path.display()), error)),
+            Err((_, error)) => Err(failed(path)("cannot lock", error.into())),
         }
     }
 
@@ -129,6 +146,22 @@ impl Directory {
         }
     }
 
+    /// Writes a line under a name, which stays as long as the pins: the target of a symbolic link, the only text that a BPF file system holds.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn note(&self, name: &str, text: &str) -> Result<()> {
+        let place = self.place(name);
+        symlink(text, &place).map_err(|error| failed(&place)("cannot make", error))
+    }
+
+    /// The line that was written under a name.
+    #[must_use]
+    pub fn noted(&self, name: &str) -> Option<String> {
+        let text = fs::read_link(self.place(name)).ok()?;
+        text.to_str().map(str::to_owned)
+    }
+
     /// The names that are pinned here.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
@@ -141,21 +174,42 @@ impl Directory {
         names_in(&self.place(folder))
     }
 
-    /// Remove the directory itself when nothing is pinned in it and it was made here, or `always`.
+    /// Removes the directory itself, empty ones above it, and the file system that was mounted for it, when nothing is pinned in it and it was
+    /// made here, or `always`.
     pub fn remove_if_empty(&self, always: bool) {
         if (self.made || always) && self.names().is_empty() {
-            // The mount point of the file system itself stays.
-            let _ = fs::remove_dir(&self.path);
+            unmount_own(&self.path);
+            // Only empty folders can be removed, and no mount point.
+            let mut above = self.path.ancestors().skip(1).take_while(|above| is_bpffs(above));
+            let _ = fs::remove_dir(&self.path).is_ok() && above.all(|above| fs::remove_dir(above).is_ok());
+            unmount_own(Path::new(ROOT));
         }
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(&str, std::io::Error) -> Error {
+    move |what, error| Error::new(format!("{what} {}", path.display()), error)
+}
+
+/// Unmounts an empty file system that [`Directory::open`] has mounted.
+fn unmount_own(path: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // The last one is on top of the others.
+    let mut sources = mounts.lines().rev().filter_map(|line| {
+        let (source, rest) = line.split_once(' ')?;
+        (Path::new(rest.split(' ').next()?) == path).then_some(source)
+    });
+    if sources.next() == Some(SOURCE) && names_in(path).is_empty() {
+        // The lock holds the directory open.
+        let _ = umount2(path, MntFlags::MNT_DETACH);
     }
 }
 
 fn names_in(path: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
-    entries
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect()
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // The root of a BPF file system has files of its own: `maps.debug` and `progs.debug`.
+    names.filter(|name| !name.contains('.')).collect()
 }
 
 fn c_path(path: &Path) -> Result<CString> {

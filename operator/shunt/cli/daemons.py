@@ -32,7 +32,7 @@ def find(name: str) -> str:
     return found
 
 
-def become(name: str, config: Mapping[str, Any], options: Sequence[str] = ()) -> NoReturn:
+def become(name: str, config: Mapping[str, Any]) -> NoReturn:
     """Replace this process by a daemon, at the priority that the units give, which reads the configuration as JSON from a file in memory. Raises Failure."""
     path = find(name)
     with contextlib.suppress(PermissionError):
@@ -40,7 +40,25 @@ def become(name: str, config: Mapping[str, Any], options: Sequence[str] = ()) ->
     memory = os.memfd_create(f"{name}.json", 0)
     with open(memory, "w", encoding="utf-8", closefd=False) as stream:
         json.dump(config, stream)
+    _execute(path, [name, "--config", f"/proc/self/fd/{memory}"])
+
+
+def unload(folders: Sequence[str]) -> NoReturn:
+    """Replace this process by the softswitch's program, which takes out of the kernel what is pinned in these folders, and ends. Raises Failure."""
+    name = "shunt-softswitch"
+    _execute(find(name), [name, *(f"--unload={folder}" for folder in folders)])
+
+
+def _execute(path: str, arguments: list[str]) -> NoReturn:
     try:
-        os.execv(path, [name, "--config", f"/proc/self/fd/{memory}", *options])
+        os.execv(path, arguments)
     except OSError as error:
         raise Failure(plain(error, path)) from None
+
+
+def pin_dirs() -> list[str]:
+    """The folders of BPF file systems in which a softswitch has left its table, or what it has noted of interfaces."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    roots = {where for _, where, kind, *_ in mounts if kind == "bpf"}
+    folders = {Path(folder) for root in roots for folder, _, _ in os.walk(root)}
+    return sorted(str(folder) for folder in folders if (folder / "data_slots").exists() or any(folder.glob("offloads_*")))

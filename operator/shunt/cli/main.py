@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -212,6 +212,18 @@ def _calls_up(config: Config | None) -> str:
     return f"{status['calls']} calls"
 
 
+def _unload(folders: Sequence[str], config: Config | None, yes: bool) -> NoReturn:
+    """Become the softswitch's program that takes out of the kernel what is pinned in these folders."""
+    from shunt.cli import daemons
+
+    left = [folder for folder in folders if os.path.exists(folder)]
+    if not left:
+        click.echo("there is nothing to unload")
+        sys.exit(0)
+    consent(f"The media of {_calls_up(config)} goes back to the relay, and conferences lose theirs: programs and entries in {', '.join(left)} are removed", yes)
+    daemons.unload(left)
+
+
 @cli.command()
 @click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section; the options below win over it.")
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="Interface on which media arrives or leaves; may be repeated.")
@@ -219,12 +231,13 @@ def _calls_up(config: Config | None) -> str:
 @click.option("--capacity", type=click.IntRange(1, 16_777_216), metavar="N", help="Entries of the relay table.  [default: 262144]")
 @click.option("--mode", type=click.Choice(["auto", "native", "generic"]), help="XDP mode.  [default: auto]")
 @click.option("--pin-dir", metavar="DIR", help="Where programs and maps are pinned.  [default: /sys/fs/bpf/shunt]")
-@click.option("--unload", is_flag=True, help="Take programs and entries out of the kernel at the end; without it they stay and go on forwarding.")
+@click.option("--unload", is_flag=True, help="Remove what a stopped softswitch has left in the kernel, and exit. Without -c and --pin-dir: in every folder of a BPF file system.")
 @YES
 def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> None:
     """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root.
 
-    While programs are pinned, --unload needs --yes or an answer at the terminal.
+    At its end programs and entries stay in the kernel and forward packets. --unload removes them and restores the interfaces' offloads. It needs
+    --yes or an answer at the terminal.
     """
     from pydantic import ValidationError
 
@@ -234,6 +247,9 @@ def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> Non
     config = _load(path) if path is not None else None
     section = config.softswitch if config is not None else None
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if value}
+    if unload and path is None:
+        folders = [str(options["pin_dir"])] if options["pin_dir"] else daemons.pin_dirs()
+        _unload(folders, config, yes)
     if section is None and "interfaces" not in given:
         raise Failure(f"{path} has no softswitch section; give --interface" if path else "give -c FILE or --interface", EXIT_USAGE)
     try:
@@ -241,11 +257,11 @@ def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> Non
     except ValidationError as error:
         first = error.errors()[0]
         raise Failure(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}", EXIT_USAGE) from None
-    if unload and os.path.exists(settings.pin_dir):
-        consent(f"At its end the media of {_calls_up(config)} goes back to the relay, and conferences lose theirs: programs and entries in {settings.pin_dir} are removed", yes)
+    if unload:
+        _unload([settings.pin_dir], config, yes)
     log = config.log if config is not None else Log()
     document = {"softswitch": settings.model_dump(mode="json"), "log": log.model_dump(mode="json")}
-    daemons.become("shunt-softswitch", document, ["--unload"] if unload else [])
+    daemons.become("shunt-softswitch", document)
 
 
 @cli.command()

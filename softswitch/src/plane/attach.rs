@@ -4,7 +4,7 @@ use super::hops::KernelHops;
 use crate::config::{Softswitch, XdpMode};
 use crate::plane::PlaneError;
 use shunt_abi::relay::{interface_flag, own_mac, settings, size};
-use shunt_xdp::{Directory, Link, Loaded, Mode, Result, Shared, disable_offloads};
+use shunt_xdp::{Directory, Link, Loaded, Mode, Result, Shared, disable_offloads, requested_offloads, set_offloads};
 use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 use std::os::fd::BorrowedFd;
@@ -47,6 +47,55 @@ impl Attached {
         let is_attached = self.link.ifindex().is_ok_and(|ifindex| ifindex == self.ifindex);
         is_attached.then_some(self.mode)
     }
+}
+
+/// Under this name with the interface's number, the directory of pins has the interface's name and the offloads that were requested before the
+/// program was attached.
+const OFFLOADS: &str = "offloads_";
+
+/// Remembers the offloads of an interface as they are, unless an earlier start has: it found them as the operator had set them.
+fn remember_offloads(directory: &Directory, ifindex: u32, interface: &str) {
+    let name = format!("{OFFLOADS}{ifindex}");
+    let found = requested_offloads(interface);
+    if directory.noted(&name).is_none()
+        && !found.is_empty()
+        && let Err(error) = directory.note(&name, &format!("{interface} {}", found.join(",")))
+    {
+        tracing::warn!("the offloads of {interface} are not switched on again at an unload: {error}");
+    }
+}
+
+/// Requests the offloads again that were requested before the program was attached, on each interface that has no program of this directory any more.
+pub fn restore_offloads(directory: &Directory) {
+    let names = directory.names();
+    for name in &names {
+        let Some(ifindex) = name.strip_prefix(OFFLOADS).and_then(|number| number.parse().ok()) else {
+            continue;
+        };
+        let pins = [Mode::Native, Mode::Generic].map(|mode| link_pin(ifindex, mode));
+        if pins.iter().any(|pin| names.contains(pin)) {
+            continue;
+        }
+        let noted = directory.noted(name).unwrap_or_default();
+        let (interface, wanted) = noted.split_once(' ').unwrap_or_default();
+        let wanted: Vec<&str> = wanted.split(',').collect();
+        // An interface that is gone has no settings. In another network namespace, the number may be another one's.
+        if nix::net::if_::if_nametoindex(interface) == Ok(ifindex) {
+            let now = requested_offloads(interface);
+            if wanted.iter().any(|one| !now.contains(one)) && !set_offloads(interface, &wanted, true) {
+                tracing::warn!(
+                    "offloads of {interface} were on and cannot be switched on again: {}",
+                    wanted.join(", ")
+                );
+            }
+        }
+        directory.remove(name);
+    }
+}
+
+/// Whether a name in the directory of pins is one of those that [`restore_offloads`] reads.
+pub fn is_note(name: &str) -> bool {
+    name.starts_with(OFFLOADS)
 }
 
 /// The interfaces with the program on them.
@@ -169,12 +218,14 @@ impl Attachments {
             for at in (0..made.attached.len()).filter(|at| !made.attached[*at].adopted) {
                 made.detach(at, directory);
             }
+            restore_offloads(directory);
             return Err(error);
         }
         for (name, _, link) in unwanted {
             link.detach();
             directory.remove(&name);
         }
+        restore_offloads(directory);
         made.write_macs(hops, indexes);
         Ok(made)
     }
@@ -252,6 +303,7 @@ impl Attachments {
             link.detach();
             directory.remove(&pin);
         }
+        remember_offloads(directory, ifindex, name);
         if !disable_offloads(name) {
             tracing::info!("{name} keeps VLAN stripping or large receive offload: tags that it strips are invisible to XDP");
         }
@@ -336,6 +388,7 @@ impl Attachments {
                 Err(error) => tracing::error!("{name} came back, but the program cannot be attached: {error}"),
             }
         }
+        restore_offloads(directory);
         self.write_macs(hops, self.indexes());
         self.set_native(settings);
         hops.0.attached(self.indexes());

@@ -18,6 +18,7 @@ pub use conference::Conference;
 pub use holders::Holders;
 use hops::{HopRows, KernelHops, ROWS};
 use ports::{Ports, Program};
+pub use programs::unload;
 use shunt_abi::relay::{notice, path_mtu_report, settings, size, totals};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_nexthop::{Flow, HostPolicy, KernelError, Moved, Netlink, NextHops};
@@ -230,13 +231,6 @@ impl Plane {
             settings,
             loaded,
         })
-    }
-
-    /// Detach, unpin, forget: media passes up to the relay from now on.
-    pub fn unload(mut self) {
-        self.hops.0.clear(&HashMap::new());
-        programs::remove_all(&self.directory);
-        self.directory.remove_if_empty(true);
     }
 
     // Clocks

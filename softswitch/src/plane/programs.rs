@@ -5,7 +5,9 @@
 
 use crate::config::{Softswitch, SourceMismatch};
 use crate::plane::PlaneError;
+use crate::plane::attach::{is_note, restore_offloads};
 use shunt_abi::relay::{detail, layout, layout_mark, rodata, size, slot};
+use shunt_nexthop::Netlink;
 use shunt_relay_table::{chunk_count, tick_table};
 use shunt_xdp::{Constant, Directory, Link, Load, Loaded, Shared, map_names, tick_ms};
 use std::collections::BTreeMap;
@@ -139,6 +141,7 @@ pub fn relay(directory: &Directory, config: &Softswitch) -> Result<Relay, PlaneE
 pub fn undo(directory: &Directory, fresh: bool) {
     if fresh {
         remove_all(directory);
+        restore_offloads(directory);
         directory.remove_if_empty(false);
     }
 }
@@ -267,7 +270,7 @@ fn forget_programs(directory: &Directory, kind: &str) {
     directory.remove(&format!("{PROGRAMS}/{kind}"));
 }
 
-/// Detach the programs that are attached from here, and unpin everything, whatever its layout.
+/// Detach the programs that are attached from here, and unpin everything, whatever its layout. What is noted of interfaces stays.
 pub fn remove_all(directory: &Directory) {
     for name in directory.names() {
         if name.starts_with("link_")
@@ -278,9 +281,25 @@ pub fn remove_all(directory: &Directory) {
     }
     // The mark goes first: a rest without it is no table.
     directory.remove("layout");
-    for name in directory.names() {
-        directory.remove(&name);
+    for name in directory.names().iter().filter(|name| !is_note(name)) {
+        directory.remove(name);
     }
+}
+
+/// Take out of the kernel what a softswitch has left: programs, maps with all entries, settings of interfaces, neighbours that the kernel keeps
+/// resolved. Media goes to the relay from then on. Returns whether there was anything.
+///
+/// # Errors
+/// A softswitch runs with this directory.
+pub fn unload(pin_dir: &Path) -> Result<bool, PlaneError> {
+    let Some(directory) = Directory::open_left(pin_dir)? else {
+        return Ok(false);
+    };
+    remove_all(&directory);
+    restore_offloads(&directory);
+    Netlink::new()?.unmanage_all()?;
+    directory.remove_if_empty(true);
+    Ok(true)
 }
 
 const _: () = assert!(size_of::<detail>() == 64 && size_of::<slot>() == 64);

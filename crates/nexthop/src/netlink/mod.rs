@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkBuffer};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourState};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use nix::libc;
@@ -39,6 +39,9 @@ const GROUPS: [u32; 9] = [
 ];
 /// How often a dump is started again that a change interrupted.
 const DUMPS: usize = 5;
+
+/// The origin of the neighbours that the kernel keeps resolved for this program, as `ip neigh` shows it (`proto 83`).
+const ORIGIN: u8 = 83;
 
 /// The kernel of the network namespace in which the calling thread was when it made this.
 ///
@@ -107,6 +110,43 @@ impl Netlink {
             .collect())
     }
 
+    /// Has the kernel no longer keep the neighbours resolved that it keeps for this program, of this process or a former one.
+    ///
+    /// # Errors
+    /// When the kernel does not list them, or rejects a change.
+    pub fn unmanage_all(&mut self) -> Result<(), KernelError> {
+        let all = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+        let own = self.dump(&all, |message, own| {
+            if let RouteNetlinkMessage::NewNeighbour(message) = message
+                && message.attributes.contains(&NeighbourAttribute::Protocol(ORIGIN.into()))
+            {
+                own.extend(messages::read_neighbour(&message).filter(|(_, neighbour)| neighbour.managed));
+            }
+        })?;
+        for ((ifindex, addr), neighbour) in own {
+            self.unmanage_neighbour(ifindex, addr, neighbour.mac)?;
+        }
+        Ok(())
+    }
+
+    /// All that the kernel lists, in one piece.
+    fn dump<T>(
+        &mut self,
+        request: &RouteNetlinkMessage,
+        mut read: impl FnMut(RouteNetlinkMessage, &mut Vec<T>),
+    ) -> Result<Vec<T>, KernelError> {
+        for _ in 0..DUMPS {
+            let mut found = Vec::new();
+            match self.requests.ask(request.clone(), NLM_F_DUMP, |message| read(message, &mut found)) {
+                Err(KernelError::Rejected { source }) if source.raw_os_error() == Some(libc::EINTR) => {}
+                other => return other.map(|()| found),
+            }
+        }
+        Err(KernelError::Malformed(
+            "what the kernel lists changed again and again while it was read".into(),
+        ))
+    }
+
     fn ask_neighbour(&mut self, flags: u16, message: RouteNetlinkMessage) -> Result<(), KernelError> {
         self.requests.ask(message, NLM_F_ACK | flags, |_| ())
     }
@@ -114,21 +154,11 @@ impl Netlink {
 
 impl Kernel for Netlink {
     fn links(&mut self) -> Result<Vec<Link>, KernelError> {
-        for _ in 0..DUMPS {
-            let mut links = Vec::new();
-            let dump = self.requests.ask(messages::links_request(), NLM_F_DUMP, |message| {
-                if let RouteNetlinkMessage::NewLink(message) = message {
-                    links.extend(messages::read_link(message));
-                }
-            });
-            match dump {
-                Err(KernelError::Rejected { source }) if source.raw_os_error() == Some(libc::EINTR) => {}
-                other => return other.map(|()| links),
+        self.dump(&messages::links_request(), |message, links| {
+            if let RouteNetlinkMessage::NewLink(message) = message {
+                links.extend(messages::read_link(message));
             }
-        }
-        Err(KernelError::Malformed(
-            "the list of interfaces changed again and again while it was read".into(),
-        ))
+        })
     }
 
     fn routes(&mut self, wanted: &[(IpAddr, IpAddr)]) -> Result<Vec<Option<Route>>, KernelError> {
@@ -192,6 +222,7 @@ impl Kernel for Netlink {
     fn manage_neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), KernelError> {
         let mut message = messages::neighbour(ifindex, addr);
         message.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
+        message.attributes.push(NeighbourAttribute::Protocol(ORIGIN.into()));
         self.ask_neighbour(NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
     }
 
