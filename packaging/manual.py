@@ -201,13 +201,16 @@ def reference() -> str:
     for title in ("environment", "files", "signals"):
         lines += [f"## {title.capitalize()}", "", *(f"* `{name}`: {text}" for name, text in TEXT[title].items()), ""]
     lines += ["## Configuration", "", "Keys of sections are written with dots; `[]` is an item of a list.", ""]
+    first: dict[tuple[str, str], str] = {}
     for section in dict.fromkeys(key.split(".")[0] for key, _, _ in keys()):
         lines += [f"### {section}", ""]
         for key, meaning, default in keys():
-            if key.split(".")[0] == section:
-                said = f"`{default.removeprefix('default: ')}`" if default.startswith("default: ") else default
-                lines.append(meaning if key == section else f"* `{key}`: {meaning}{f' ({said})' if said else ''}")
-                lines += [""] if key == section else []
+            if key == section:
+                lines += [meaning, ""]
+            elif key.split(".")[0] == section:
+                alike = first.setdefault((key.rsplit(".", 1)[-1], meaning), key)
+                said = f" (`{default.removeprefix('default: ')}`)" if default.startswith("default: ") else f" ({default})" if default else ""
+                lines.append(f"* `{key}`: {meaning if alike == key else f'as `{alike}`.'}{said}")
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
