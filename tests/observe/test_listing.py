@@ -3,84 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shunt.admin import AgentError, AgentUnreachable
 from shunt.api.view import AgentUnavailable, DataPlaneUnavailable
 from shunt.config.load import ConfigError, loads
 from shunt.config.model import Config
-from shunt.events.history import History
-from shunt.health.facts import Own
-from shunt.metrics.instruments import Instruments
-from shunt.operator import dialogs as dialog_events
-from shunt.operator.asking import Agent
-from shunt.operator.dialogs import Dialogs
-from shunt.operator.follow import Follower
-from shunt.operator.health import Health
-from shunt.operator.position import Position
-from shunt.operator.view import OperatorView
-from tests.tools.telling import CALLER, TO_CALLER, JSON, Telling, counters, leg, line, offloaded, relayed, sdp, snapshot, unheard
-
-
-class Agency:
-    """Stands for the admin client: answers as an agent that has these calls."""
-
-    def __init__(self, *calls: JSON) -> None:
-        self.by_id = {call["call"]: call for call in calls}
-        self.away = False
-        self.pages: list[int] = []
-        self.verdict = {"verdict": "redirect", "reason": None, "out_source": None, "out_destination": None, "out_interface": None}
-
-    def _answer(self) -> None:
-        if self.away:
-            raise AgentUnreachable("/run/admin.sock", "connection refused")
-
-    async def calls(self, *, limit: int, after: int | None, fresh: bool, **filters: Any) -> JSON:
-        self._answer()
-        self.pages.append(limit)
-        first = after or 0
-        found = list(self.by_id.values())[first : first + limit]
-        end = first + len(found)
-        return {"calls": found, "total": len(self.by_id), "next": end if end < len(self.by_id) else None}
-
-    async def call(self, call_id: str, *, fresh: bool) -> JSON:
-        self._answer()
-        if call_id not in self.by_id:
-            raise AgentError(404, "not-found", f"no call {call_id}")
-        return self.by_id[call_id]
-
-    async def trace(self, source: str, destination: str) -> JSON:
-        self._answer()
-        return {"source": source, "destination": destination, "data_plane": self.verdict, "call": None}
-
-
-class Watched(Telling):
-    """An agent's events and snapshots, and the view that the REST API has of them."""
-
-    def __init__(self, folder: Path, *calls: JSON) -> None:
-        super().__init__()
-        self.agency: Any = Agency(*calls)
-        config = Config.model_validate({"builtin_relay": {"addresses": ["127.0.0.1"]}})
-        history, dialogs, position = History(), Dialogs(), Position(folder / "position.json")
-        self.bus.subscribe(history)
-        self.bus.subscribe(dialogs, dialog_events.KINDS)
-        follower = Follower(self.agency, self.bus, position, _room)
-        agent = Agent(self.agency)
-        health = Health(config, agent, self.agency, Own)
-        self.view = OperatorView(
-            config=config, agent=agent, follower=follower, position=position, history=history, dialogs=dialogs, instruments=Instruments(), records=None, homer=None, health=health
-        )  # fmt: skip
-
-    async def history(self) -> JSON:
-        found = await self.view.history(self.call)
-        assert found is not None, "nothing is known of it"
-        return found
-
-
-async def _room() -> None:
-    """There is always room."""
+from tests.tools.telling import CALLER, JSON, TO_CALLER, counters, leg, line, offloaded, relayed, sdp, snapshot, unheard
+from tests.tools.watching import Watched
 
 
 @pytest.mark.parametrize(("offset", "limit", "ids"), [(0, 2, [0, 1]), (2498, 10, [2498, 2499]), (5000, 10, []), (1500, 3, [1500, 1501, 1502]), (990, 20, list(range(990, 1010)))])
@@ -220,3 +150,76 @@ def test_copies_to_loopback_come_from_any_address_of_this_host() -> None:
     assert networks({}) == ["0.0.0.0/0", "::/0"]
     assert networks({"listen": "udp:192.0.2.1:9060"}) == ["127.0.0.0/8", "::1/128"]
     assert networks({"allow": ["192.0.2.0/24"]}) == ["192.0.2.0/24"], "what is written counts"
+
+
+async def test_the_worst_mos_comes_first_and_what_is_unknown_last(tmp_path: Path) -> None:
+    def lossy(lost: int) -> JSON:
+        return snapshot(line(offloaded("caller", 1000 - lost, counters=counters(1000 - lost, lost=lost)), offloaded("callee")), call=f"lost{lost}")
+
+    unknown = [snapshot(line(*(relayed(party, "waiting-for-media") for party in ("caller", "callee"))), call=f"unknown{n}") for n in range(2)]
+    watched = Watched(tmp_path, unknown[0], lossy(0), lossy(90), *(snapshot(call=f"more{n}") for n in range(120)), unknown[1], lossy(30))
+    found, total = await watched.view.calls(None, None, None, 0, 2, by_mos=True)
+    assert ([call["call_id"] for call in found], total) == (["lost90", "lost30"], 125)
+    assert [call["call_id"] for call in (await watched.view.calls(None, None, None, 123, 10, by_mos=True))[0]] == ["unknown0", "unknown1"]
+    assert [call["call_id"] for call in (await watched.view.calls(None, None, None, 0, 10, problems=True, by_mos=True))[0]] == ["lost90", "lost30", "unknown0", "unknown1"]
+
+
+async def test_parties_are_those_of_sip_or_unknown(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, snapshot(), snapshot(call="c2"))
+    watched.sip("INVITE", tags=("A", None), **{"from": "sip:سارة@example.net", "to": "sip:bob@example.net"})
+    listed = {call["call_id"]: (call["from"], call["to"]) for call in (await watched.view.calls(None, None, None, 0, 10))[0]}
+    assert listed == {"c1": ("sip:سارة@example.net", "sip:bob@example.net"), "c2": (None, None)}
+
+
+@pytest.mark.parametrize("media", [1, None])
+async def test_what_events_told_of_calls_is_known_without_the_agent(tmp_path: Path, media: int | None) -> None:
+    """The last state and source of each stream, and no figure; not the calls that had ended."""
+    watched = Watched(tmp_path)
+    watched.conversation()
+    watched.call = "c2"
+    watched.control("U", media=media)
+    watched.learn("waiting", media=media)
+    watched.call = "c3"
+    watched.control("U", media=media)
+    for source in ("192.0.2.9:1", "192.0.2.9:2"):
+        watched.learn("latched" if source.endswith("1") else "moved", source=source, media=media)
+    watched.state("caller", "offloaded", media=media)
+    watched.state("caller", "suspended", "re-invite", before="offloaded", media=media)
+    with pytest.raises(AgentUnavailable):
+        watched.view.known_calls(None, None, None)
+    await watched.view.status()
+    watched.agency.away = True
+    found, silent_s = watched.view.known_calls(None, None, None)
+    assert [call["call_id"] for call in found] == ["c2", "c3"] and 0 <= silent_s < 60
+    (shown,) = found[1]["media"]
+    assert (shown["index"], shown["legs"]["caller"]["learned"], shown["legs"]["caller"]["relay_address"], shown["legs"]["callee"]["learned"]) == (media, "192.0.2.9:2", TO_CALLER, None)
+    (stream,) = shown["streams"]
+    assert (stream["state"], stream["reason"], stream["packets"], stream["lost"], stream["idle_ms"]) == ("suspended", "re-invite", None, None, None)
+    assert found[0]["media"][0]["legs"]["caller"]["learned"] is None, "one packet latches nothing"
+    assert [call["call_id"] for call in watched.view.known_calls("suspended", None, None)[0]] == ["c3"]
+    assert watched.view.known_calls("suspended", "offloaded", None)[0] == [] == watched.view.known_calls(None, None, "c9")[0]
+    ended, _ = watched.view.known_call("c1")
+    assert ended is not None and ended["ended"] and watched.view.known_call("c9")[0] is None
+    watched.call = "c3"
+    history = await watched.history()
+    assert history["last_known_s"] is not None and "the agent does not answer" in history["report"]
+
+
+async def test_a_report_has_what_a_ticket_needs(tmp_path: Path) -> None:
+    hostile = "sip:\u202egnp@\x1b[2J"
+    watched = Watched(tmp_path, snapshot(line(offloaded("caller", 940, counters=counters(940, lost=60, jitter_ms=12.0)), offloaded("callee", reason="silent", idle_s=840.0))))
+    watched.sip("INVITE", tags=("A", None), **{"from": hostile, "to": "sip:bob@example.net"})
+    for _ in range(100):
+        watched.control("U")
+    watched.sip(200, sdp=[sdp()])
+    watched.agency.draining = True
+    await watched.view.status()
+    report = (await watched.history())["report"]
+    for part in (
+        "Call c1\n", "From sip:\\u202egnp@\\x1b[2J\n", "To sip:bob@example.net\n", "final response 200, is up", " ! the agent drains", "!! ", "60 lost (6.00 %)", "jitter 12.00 ms", "MOS ", "reason silent",
+        "the last 14 min 00 s ago", "INVITE", "200 OK", "… 42 more",
+    ):  # fmt: skip
+        assert part in report, part
+    assert all(letter == "\n" or letter.isprintable() for letter in report)
+    unseen = Watched(tmp_path, snapshot())
+    assert "unknown, no copy of its SIP was seen" in (await unseen.history())["report"]

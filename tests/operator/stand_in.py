@@ -51,6 +51,8 @@ def call(call_id: str, *streams: dict[str, Any], created: str = "2026-11-21T10:0
         "relay": "r1",
         "from_tag": "ft",
         "to_tag": "tt",
+        "from": "sip:4930456@example.net",
+        "to": None,
         "media": [{"index": 1, "legs": legs, "streams": list(streams)}],
         **{"problems": [], "loss_percent": 0.0, "jitter_ms": 2.5, "mos": 4.35},
     }
@@ -180,9 +182,9 @@ class StandIn:
         unknown = [{"code": code, "message": why} for code in ("xdp-missing", "unrouted")]
         return {"verdict": "fail", "findings": found, "unknown": unknown} if self.unavailable else {"verdict": "ok", "findings": [], "unknown": []}
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False, by_mos: bool = False) -> tuple[list[dict[str, Any]], int]:
         found = [c for c in self.by_id.values() if (c.get("problems") or not problems) and (match or "") in c["call_id"] and _fits(c, state, reason)]
-        found.sort(key=lambda c: (c["created"], c["call_id"]))
+        found.sort(key=lambda c: ((c["mos"] is None, c["mos"]) if by_mos else (), c["created"], c["call_id"]))
         return found[offset : offset + limit], len(found)
 
     async def history(self, call_id: str) -> dict[str, Any] | None:

@@ -118,7 +118,7 @@ async def test_any_call_id_can_be_asked_for(client):
         ("/v1/calls?limit=x", 400, "limit", "'x' is not a number"),
         ("/v1/calls?offset=-1", 400, "offset", "'-1'"),
         ("/v1/calls?offset=" + "9" * 5000, 400, "offset", "is not a number"),
-        ("/v1/calls?stat=learning", 400, "stat", "known here: state, reason, match, problems, limit, offset"),
+        ("/v1/calls?stat=learning", 400, "stat", "known here: state, reason, match, problems, sort, last_known, limit, offset"),
         ("/v1/calls?problems=many", 400, "problems", "'many' is neither yes nor no"),
         ("/v1/calls?state=a&state=b", 400, "state", "more than once"),
         ("/v1/trace", 400, "src", "missing"),

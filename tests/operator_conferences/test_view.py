@@ -95,3 +95,11 @@ def test_tiles_are_shown_with_who_has_none_and_why() -> None:
 def test_a_conference_that_begins_anew_has_no_past() -> None:
     kept = happened(("created", {}), ("joined", {"participant": "ann"}), ("ended", {}), ("created", {}))
     assert [one["what"] for one in kept.of("room")] == ["created"]
+
+
+def test_who_is_in_a_conference_is_known_by_its_events() -> None:
+    told = happened(("created", {}), ("joined", {"participant": "ann"}), ("joined", {"participant": "bob"}), ("left", {"participant": "ann", "reason": "bye", "media": []}))
+    assert told.present() == {"room": ["bob"]}
+    assert view.last_known("room", ["bob"], [])["participants"] == [{"name": "bob", "media": None}]
+    told(Event(CONFERENCE, "", "ended", 6.0, None, None, None, {"conference": "room"}))
+    assert told.present() == {}

@@ -102,11 +102,11 @@ class Telling:
         time = datetime.fromtimestamp(self.now, UTC)
         self.bus.publish(bus_event(Event(self.seq, 1, time, self.now - BEGIN, kind, documented(kind, facts), call, media, party, component)))
 
-    def sip(self, start: str | int, *, cseq: str = "INVITE", tags: tuple[str, str | None] = ("A", "B"), sdp: list[JSON] | None = None, source: str = CALLER) -> None:
+    def sip(self, start: str | int, *, cseq: str = "INVITE", tags: tuple[str, str | None] = ("A", "B"), sdp: list[JSON] | None = None, source: str = CALLER, **more: Any) -> None:
         """A SIP message: start is a method or a status."""
         first: JSON = {"method": start} if isinstance(start, str) else {"status": start, "phrase": None}
         ends: JSON = {"source": source, "destination": f"{RELAY}:5060", "from": "sip:alice@example.net", "to": "sip:bob@example.net"}
-        self.say("sip", first | ends | {"cseq_method": cseq, "cseq": 1, "from_tag": tags[0], "to_tag": tags[1], "sdp": sdp})
+        self.say("sip", first | ends | {"cseq_method": cseq, "cseq": 1, "from_tag": tags[0], "to_tag": tags[1], "sdp": sdp} | more)
 
     def control(self, command: str, reply: str | None = "35000", *, media: int | None = 1, verb: str | None = None) -> None:
         """A command of the SIP server. verb: without it the command's first letter, as in the rtpproxy protocol."""

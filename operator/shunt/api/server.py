@@ -287,24 +287,46 @@ def _yes_or_no(request: web.Request, name: str) -> bool | None:
 
 
 async def _calls(request: web.Request) -> web.Response:
-    _only(request, "state", "reason", "match", "problems", "limit", "offset")
+    _only(request, "state", "reason", "match", "problems", "sort", "last_known", "limit", "offset")
     limit = _number(request, "limit", _DEFAULT_PAGE, 1, MAX_PAGE)
     offset = _number(request, "offset", 0, 0, 999_999_999)
-    query = request.query
-    found, total = await request.app[_VIEW].calls(query.get("state"), query.get("reason"), query.get("match"), offset, limit, bool(_yes_or_no(request, "problems")))
+    query, view = request.query, request.app[_VIEW]
+    if query.get("sort") not in (None, "mos"):
+        raise _BadParameter("sort", f"{query['sort']!r} is not mos")
+    problems, by_mos, last_known = bool(_yes_or_no(request, "problems")), "sort" in query, _yes_or_no(request, "last_known")
+    fits = query.get("state"), query.get("reason"), query.get("match")
+    silent_s: float | None = None
+    try:
+        found, total = await view.calls(*fits, offset, limit, problems, by_mos)
+    except AgentUnavailable:
+        if not last_known or problems:  # what is wrong with a call now is not known
+            raise
+        known, silent_s = view.known_calls(*fits)
+        found, total = known[offset : offset + limit], len(known)
     after = offset + limit
-    return _json({"calls": found, "total": total, "offset": offset, "limit": limit, "next": after if after < total else None})
+    return _json({"calls": found, "total": total, "offset": offset, "limit": limit, "next": after if after < total else None} | _dated(silent_s))
 
 
 def _unknown_call(call_id: str) -> web.Response:
     return _error(404, f"no call with Call-ID {call_id!r}", parameter="call_id")
 
 
+def _dated(silent_s: float | None) -> dict[str, Any]:
+    """What marks an answer as the last known one."""
+    return {} if silent_s is None else {"last_known_s": silent_s}
+
+
 async def _call(request: web.Request) -> web.Response:
-    _only(request)
-    call_id = request.match_info["call_id"]
-    call = await request.app[_VIEW].call(call_id)
-    return _unknown_call(call_id) if call is None else _json(call)
+    _only(request, "last_known")
+    call_id, view = request.match_info["call_id"], request.app[_VIEW]
+    last_known, silent_s = _yes_or_no(request, "last_known"), None
+    try:
+        call = await view.call(call_id)
+    except AgentUnavailable:
+        if not last_known:
+            raise
+        call, silent_s = view.known_call(call_id)
+    return _unknown_call(call_id) if call is None else _json(call | _dated(silent_s))
 
 
 async def _why(request: web.Request) -> web.Response:

@@ -54,12 +54,24 @@ class AgentView(Protocol):
         """As `health`, by what was read last."""
         ...
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False, by_mos: bool = False) -> tuple[list[dict[str, Any]], int]:
         """The calls offset to offset + limit of those that fit, in order of creation, and how many fit.
 
         Each is as `call` gives it, with the counters at hand, without quality, but with `problems` (texts) and its worst `loss_percent`, `jitter_ms` and
-        `mos` at present. state and reason: of one and the same stream; match: part of the Call-ID; problems: only calls of which something is wrong now.
+        `mos` at present. state and reason: of one and the same stream; match: part of the Call-ID; problems: only calls of which something is wrong now;
+        by_mos: the worst MOS first, calls without one last.
         """
+        ...
+
+    def known_calls(self, state: str | None, reason: str | None, match: str | None) -> tuple[list[dict[str, Any]], float]:
+        """The calls that were up when the agent last answered, as `calls` gives them, by their events; and how many seconds ago that was.
+
+        Figures are None. Raises AgentUnavailable where the agent never answered.
+        """
+        ...
+
+    def known_call(self, call_id: str) -> tuple[dict[str, Any] | None, float]:
+        """As `call`, by the call's events, and how many seconds ago the agent last answered. Raises as known_calls."""
         ...
 
     def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
@@ -70,7 +82,7 @@ class AgentView(Protocol):
         ...
 
     async def call(self, call_id: str) -> dict[str, Any] | None:
-        """One call (calls.view) with the counters at hand and its quality (quality.report); None if unknown."""
+        """One call (calls.view) with the counters at hand, its quality (quality.report), and `from` and `to` (URIs of SIP; None: not seen); None if unknown."""
         ...
 
     async def why(self, call_id: str) -> dict[str, Any] | None:
@@ -80,7 +92,7 @@ class AgentView(Protocol):
     async def history(self, call_id: str) -> dict[str, Any] | None:
         """What happened to a call, None if nothing is known of it.
 
-        {call_id, begin (ISO 8601), diagnosis: [{level: 'problem', 'hint' or 'ok', text, media, party}],
+        {call_id, begin (ISO 8601), signalling (as of `find`; None: none was seen), report (text for a ticket), diagnosis: [{level: 'problem', 'hint' or 'ok', text, media, party}],
         counters_fresh, left_out, quality: [{call_id, media}], events: [{after_ms, time, kind,
         what, media, party, component, stream, title, text, count, until_ms, facts, seq}]}, events in order of time.
         """

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import click
 
+from shunt.calls.text import printable
 from shunt.cli import daemons
 from shunt.cli.failure import Failure
-from shunt.cli.show import printable
 from shunt.config.model import Config
 from shunt.doctor import services
 from shunt.doctor.examine import examine

@@ -20,9 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from shunt.calls.reasons import ONE_WAY, SILENT
+from shunt.calls.text import duration, printable
 from shunt.cli.client import Client
 from shunt.cli.failure import Failure
-from shunt.cli.show import duration, printable, reason_of
+from shunt.cli.show import reason_of
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _POINTS = 60

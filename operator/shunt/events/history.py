@@ -160,6 +160,12 @@ class History:
             return None
         return sorted((event for track in tracks for event in track), key=lambda event: event.at), sum(track.left_out for track in tracks)
 
+    def running(self) -> Iterator[tuple[str, list[Event]]]:
+        """The calls with media that have not ended, and their events in order of time."""
+        for call_id, track in self._running.items():
+            if track.has_media:
+                yield call_id, sorted(track, key=lambda event: event.at)
+
     def __len__(self) -> int:
         """How many call-ids have a history."""
         return len(self._running) + len(self._ended)

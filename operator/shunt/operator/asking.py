@@ -30,8 +30,10 @@ class Agent:
         try:
             self._status = await self.client.status()
             self._read = time.monotonic()
-        except (AgentUnreachable, AgentError) as failure:
-            error = str(failure)
+        except AgentUnreachable as failure:
+            error = failure.detail
+        except AgentError as failure:
+            error = failure.message
         return self._status, time.monotonic() - self._read, error
 
     async def status(self) -> tuple[Status, float, str | None]:
@@ -41,13 +43,18 @@ class Agent:
             raise AgentUnavailable(f"the agent has not answered yet: {error}")
         return status, age_s, error
 
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since it last answered; None: it never did."""
+        return None if self._status is None else time.monotonic() - self._read
+
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
         """Around a request: errors of the admin API become the REST API's. Raises AgentUnavailable, DataPlaneUnavailable, NotDone."""
         try:
             yield
         except AgentUnreachable as error:
-            since = "" if self._status is None else f" (it last did {time.monotonic() - self._read:.0f} s ago)"
+            since = "" if self.silent_s is None else f" (it last did {self.silent_s:.0f} s ago)"
             raise AgentUnavailable(f"the agent does not answer{since}: {error.detail}") from error
         except AgentError as error:
             if error.status in _UNAVAILABLE:

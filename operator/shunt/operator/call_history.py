@@ -6,15 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shunt.calls.facts import Call
-from shunt.calls.kinds import Component, State
+from shunt.calls.facts import Call, Leg, Line, Stream
+from shunt.calls.kinds import SIDES, Component, Side, State
 from shunt.calls.sdp import SdpMedia
 from shunt.calls.view import StreamKey
 from shunt.events import diagnosis
-from shunt.events.bus import NOTE, SIP, STATE, Event
+from shunt.events.bus import CONTROL, LEARN, NOTE, SIP, STATE, Event
 from shunt.events.diagnosis import Evidence, Finding
 from shunt.events.view import event_view
 
+_LATCHED = frozenset({"known", "latched", "moved", "restored"})
 _LATE_S = 0.4  # less than T1 (RFC 3261 section 17.1.1.1), after which a request is sent again
 
 
@@ -60,6 +61,28 @@ def ended_calls(events: Sequence[Event]) -> dict[str, Call]:
         kept = () if before is None or before.created != call.created else before.lines
         found[call.call_id] = replace(call, lines=[*(line for line in kept if (line.from_tag, line.media) not in ended), *call.lines])
     return found
+
+
+def last_known(call_id: str, events: Sequence[Event]) -> Call:
+    """A call that has not ended, as its events last told it: relay ports, sources and states. What no event tells, as counters, is not known."""
+    relay, created = "", events[0].at if events else 0.0
+    legs: dict[tuple[int | None, Side], Leg] = {}
+    streams: dict[tuple[int | None, Side, Component], Stream] = {}
+    for event in events:
+        if event.kind == CONTROL:
+            relay = event.facts["relay"] or relay
+        if event.call_id != call_id or event.party is None or event.component is None:
+            continue
+        side, component = Side(event.party), Component(event.component)
+        if event.kind == LEARN and component is Component.RTP:
+            leg = legs.get((event.media, side), Leg())
+            legs[event.media, side] = replace(leg, relay=event.facts["port"], latched=event.facts["source"] if event.what in _LATCHED else leg.latched)
+        elif event.kind == STATE:
+            streams[event.media, side, component] = Stream(side, component, State(event.what), event.facts["reason"], event.at, event.facts["detail"], was_offloaded=True, counted=False)
+    lines = []
+    for media in dict.fromkeys([*(media for media, _ in legs), *(media for media, _, _ in streams)]):
+        lines.append(Line("", None, media, {side: legs.get((media, side), Leg()) for side in SIDES}, [stream for (index, _, _), stream in streams.items() if index == media]))
+    return Call(call_id, relay, created, lines, "the agent does not answer")
 
 
 def times_to_offload(events: Sequence[Event], call_id: str) -> dict[StreamKey, float]:

@@ -102,6 +102,13 @@ class Dialogs:
                 signalling = Signalling(dialog.from_uri, dialog.to_uri, dialog.code, dialog.hung_up)
                 yield Found(call_id, dialog.began, dialog.ended, dialog.answered, signalling)
 
+    def find(self, call_id: str) -> Found | None:
+        """What SIP said of one call; None: its first INVITE was not seen."""
+        dialog = self._find(call_id)
+        if dialog is None or dialog.caller_tag is None:
+            return None
+        return Found(call_id, dialog.began, dialog.ended, dialog.answered, Signalling(dialog.from_uri, dialog.to_uri, dialog.code, dialog.hung_up))
+
     def _find(self, call_id: str) -> _Dialog | None:
         """The dialog of a Call-ID, as SIP or as the control channel has it (rtp_relay adds the branch)."""
         found = self._of.get(call_id)

@@ -10,10 +10,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from shunt import __version__
 from shunt.admin import model as admin
 from shunt.api.view import AgentUnavailable, DataPlaneUnavailable, NotDone
 from shunt.calls.facts import Call
 from shunt.calls.kinds import Component, Stop
+from shunt.calls.text import report
 from shunt.calls.view import call_view
 from shunt.config.model import Config
 from shunt.events import diagnosis
@@ -129,10 +131,12 @@ class OperatorView:
 
     # -- calls ----------------------------------------------------------------------------------------
 
-    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False) -> tuple[list[dict[str, Any]], int]:
+    async def calls(self, state: str | None, reason: str | None, match: str | None, offset: int, limit: int, problems: bool = False, by_mos: bool = False) -> tuple[list[dict[str, Any]], int]:
         """As AgentView.calls. Raises AgentUnavailable, NotDone."""
-        if problems:
-            listed = await self._with_problems(state, reason, match)
+        if problems or by_mos:
+            listed = [call for call in await self._all(state, reason, match) if call["problems"] or not problems]
+            if by_mos:
+                listed.sort(key=lambda call: (call["mos"] is None, call["mos"]))
             return listed[offset : offset + limit], len(listed)
         found: list[admin.Call] = []
         passed, total, after = 0, 0, None
@@ -147,21 +151,46 @@ class OperatorView:
         now = time.time()
         return [self._listed(self._of_view(call, now), now) for call in found], total
 
-    async def _with_problems(self, state: str | None, reason: str | None, match: str | None) -> list[dict[str, Any]]:
-        """All calls of which something is wrong now, by counters that are read for it."""
+    async def _all(self, state: str | None, reason: str | None, match: str | None) -> list[dict[str, Any]]:
+        """All calls that fit, with counters that are read for it."""
         found: list[dict[str, Any]] = []
         after: int | None = None
         with self._agent.answering():
             while True:
                 page = await self._agent.client.calls(state=state, reason=reason, match=match or None, limit=_FRESH, after=after, fresh=True)
                 now = time.time()
-                found += [listed for call in page["calls"] if (listed := self._listed(self._of_view(call, now), now))["problems"]]
+                found += [self._listed(self._of_view(call, now), now) for call in page["calls"]]
                 after = page["next"]
                 if after is None:
                     return found
 
     def _listed(self, call: Call, now: float) -> dict[str, Any]:
         return self._shown(call, now) | call_now(call, self._quality(call), now - call.created, self._health.past_data_plane(now, now))
+
+    def known_calls(self, state: str | None, reason: str | None, match: str | None) -> tuple[list[dict[str, Any]], float]:
+        """As AgentView.known_calls. Raises AgentUnavailable."""
+        silent_s, now = self._silent_s(), time.time()
+        found = []
+        for call_id, events in self._history.running():
+            if match is None or match in call_id:
+                call = call_history.last_known(call_id, events)
+                if _fits(call, state, reason):
+                    found.append(self._shown(call, now - silent_s) | call_now(call, [], 0.0) | {"problems": []})
+        return sorted(found, key=lambda call: call["created"]), silent_s
+
+    def known_call(self, call_id: str) -> tuple[dict[str, Any] | None, float]:
+        """As AgentView.known_call. Raises AgentUnavailable."""
+        silent_s = self._silent_s()
+        events, _ = self._history.of(call_id) or ([], 0)
+        call = self._ended(events).get(call_id)
+        if call is not None:
+            return self._with_quality(call), silent_s
+        return (self._shown(call_history.last_known(call_id, events), time.time() - silent_s) if events else None), silent_s
+
+    def _silent_s(self) -> float:
+        if self._agent.silent_s is None:
+            raise AgentUnavailable("the agent has not answered yet")
+        return self._agent.silent_s
 
     def find(self, text: str, since: float, until: float, over: bool | None, limit: int) -> list[dict[str, Any]]:
         """As AgentView.find."""
@@ -205,7 +234,8 @@ class OperatorView:
 
     def _shown(self, call: Call, now: float) -> dict[str, Any]:
         events, _ = self._history.of(call.call_id) or ([], 0)
-        return call_view(call, now, call_history.times_to_offload(events, call.call_id))
+        said = self._dialogs.signalling(call.call_id)
+        return call_view(call, now, call_history.times_to_offload(events, call.call_id)) | {"from": said.from_uri, "to": said.to_uri}
 
     def _with_quality(self, call: Call) -> dict[str, Any]:
         return self._shown(call, time.time()) | {"quality": self._quality(call)}
@@ -220,14 +250,14 @@ class OperatorView:
         kept = self._history.of(call_id)
         events, left_out = kept or ([], 0)
         events = call_history.in_sip_order(events)
-        ended, findings, calls, fresh = self._ended(events), [], [], True
+        ended, findings, calls, fresh, away = self._ended(events), [], [], True, False
         for name in dict.fromkeys([call_id, *(event.call_id for event in events)]):
             try:
                 call = await self._running(name, fresh=True) or ended.get(name)
             except (AgentUnavailable, DataPlaneUnavailable) as error:
                 call = ended.get(name)
                 if call is None and name in (event.call_id for event in events):
-                    fresh = False
+                    fresh, away = False, isinstance(error, AgentUnavailable)
                     findings.append(diagnosis.Finding("hint", f"{error}: what follows is what was known before."))
             if call is not None:
                 calls.append(call)
@@ -242,7 +272,13 @@ class OperatorView:
             findings = diagnosis.diagnose(None, events, now)
         common, _ = self._history.of("") or ([], 0)
         quality = [(call.call_id, self._quality(call)) for call in calls]
-        return call_history.as_json(call_id, call_history.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
+        found = call_history.as_json(call_id, call_history.surrounded(events, common), left_out=left_out, findings=findings, fresh=fresh, quality=quality)
+        dialog = self._dialogs.find(call_id)
+        signalling = None if dialog is None else _found(dialog)
+        shown = [self._shown(call, now) | {"quality": media} for call, (_, media) in zip(calls, quality, strict=True)]
+        made = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        found |= {"last_known_s": self._agent.silent_s} if away and self._agent.silent_s is not None else {}
+        return found | {"signalling": signalling, "report": report(found, shown, signalling, self.health_known(), now=made, version=__version__)}
 
     async def _on_relay(self, call: Call) -> frozenset[tuple[int | None, str]]:
         """Whose packets the relay counts at this moment, where the data plane meets none."""
@@ -289,6 +325,11 @@ class OperatorView:
             },
             "call": None if call is None else {"call_id": call["call"]} | {name: value for name, value in call.items() if name != "call"},
         }
+
+
+def _fits(call: Call, state: str | None, reason: str | None) -> bool:
+    """Whether one and the same stream has this state and reason."""
+    return state is reason is None or any(state in (None, stream.state.value) and reason in (None, stream.reason) for line in call.lines for stream in line.streams)
 
 
 def _records_view(records: Records) -> dict[str, Any]:

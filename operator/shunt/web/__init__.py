@@ -15,6 +15,7 @@ _FILES = {
     "/": ("page.html", "text/html"),
     "/ui/page.css": ("page.css", "text/css"),
     "/ui/page.js": ("page.js", "text/javascript"),
+    "/ui/text.js": ("text.js", "text/javascript"),
     "/ui/ladder.js": ("ladder.js", "text/javascript"),
     "/ui/tiling.js": ("tiling.js", "text/javascript"),
 }

@@ -70,77 +70,117 @@ const Ladder = (() => {
   const arrow = (stream) => (stream || "").replace("->", " → ");
   const ms = (value) => value >= 1000 ? `${(value / 1000).toFixed(2)} s` : `${value.toFixed(1)} ms`;
 
+  // From this width on a label stands on its arrow, and times in a column of their own; below, both are a line above it.
+  const WIDE = 700;
+  const TALL = 40;
+  let drawn = "";
+
   function draw(place, history, shown, open, onOpen) {
-    const events = history.events.filter((e) => shown.has(e.kind));
-    const sip = sipLanes(history.events);
-    const width = Math.max(960, place.clientWidth || 960), step = (width - LEFT - 150) / (LANES.length - 1);
-    const x = Object.fromEntries(LANES.map((lane, n) => [lane, LEFT + 75 + n * step]));
-    const svg = make("svg", {width});
-    const marks = make("defs");
-    svg.append(marks);
-    const under = make("g"), bars = make("g"), body = make("g");
+    const width = place.clientWidth >= WIDE ? Math.max(960, place.clientWidth) : place.clientWidth;
+    const looks = JSON.stringify([history.call_id, history.events, [...shown], open && history.events.indexOf(open), width]);
+    if (!width || (looks === drawn && place.childElementCount)) return;
+    drawn = looks;
+    const wide = width >= WIDE, family = getComputedStyle(place).fontFamily, events = history.events.filter((e) => shown.has(e.kind));
+    const sip = sipLanes(history.events), listed = rows(events, sip);
+    const taken = new Set(listed.flatMap((row) => [row.at, row.from, row.to, row.via]));
+    const lanes = wide ? LANES : LANES.filter((lane) => taken.has(lane));
+    const [left, right] = wide ? [LEFT + 75, width - 75] : [26, width - 26];
+    const x = Object.fromEntries(lanes.map((lane, n) => [lane, lanes.length === 1 ? width / 2 : left + n * (right - left) / (lanes.length - 1)]));
+    const look = {wide, width, x, font: `12px ${family}`, bold: `600 12px ${family}`};
+    const height = wide ? ROW : TALL, svg = make("svg", {width}), under = make("g"), bars = make("g"), body = make("g");
     svg.append(under, bars, body);
     let y = TOP + 14, before = null;
     const yOf = new Map();
-    for (const row of rows(events, sip)) {
+    for (const [n, row] of listed.entries()) {
       const after = row.event.after_ms + (row.shift || 0);
       if (before !== null && after - before > GAP_S * 1000) {
-        body.append(make("text", {x: LEFT - 8, y: y + 4, class: "time gap"}, `⋮ ${ms(after - before)}`));
+        body.append(make("text", wide ? {x: LEFT - 8, y: y + 4, class: "time gap"} : {x: 2, y: y + 4, class: "gap"}, `⋮ ${ms(after - before)}`));
         y += ROW * 0.8;
       }
       before = after;
       for (const member of row.members || [row.event]) if (!yOf.has(member)) yOf.set(member, y);
-      const group = make("g", {class: `event ${row.event.kind}${row.failed ? " failed" : ""}${open === row.event ? " open" : ""}`});
-      group.append(make("rect", {class: "hit", x: 0, y: y - ROW / 2 - 2, width, height: ROW}));
-      group.append(make("title", {}, `${row.event.time}\n${row.event.text}`));
-      group.append(make("text", {x: LEFT - 8, y: y + 4, class: "time"}, `+${(after / 1000).toFixed(3)} s`));
-      if (row.at) pill(group, x[row.at], y, row.label, width);
-      else if (row.from === row.to) pill(group, x[row.from], y, row.label, width);
-      else line(group, x[row.from], x[row.to], row.via ? x[row.via] : null, y, row);
-      group.addEventListener("click", () => onOpen(open === row.event ? null : row.event));
+      const isOpen = open === row.event;
+      const group = make("g", {class: `event ${row.event.kind}${row.failed ? " failed" : ""}${isOpen ? " open" : ""}`, tabindex: 0, role: "button", "aria-expanded": isOpen, "data-row": n});
+      group.append(make("rect", {class: "hit", x: 0, y: y - ROW / 2 - 2, width, height}));
+      const time = `+${(after / 1000).toFixed(3)} s`, label = Text.visible(row.label);
+      group.append(make("title", {}, `${time} ${between(row)}${label}\n${Text.visible(row.event.text)}`));
+      if (wide) {
+        group.append(make("text", {x: LEFT - 8, y: y + 4, class: "time"}, time));
+      } else {
+        const room = Text.width(time, look.font) + 8;
+        group.append(make("text", {x: 2, y: y + 4, class: "when"}, time), make("text", {x: 2 + room, y: y + 4, class: "words"}, Text.cut(label, width - room - 6, look.bold)));
+      }
+      if (row.at || row.from === row.to) wide ? pill(group, x[row.at || row.from], y, label, look) : group.append(make("circle", {class: "dot", cx: x[row.at || row.from], cy: y + 16, r: 5}));
+      else line(group, row, wide ? y + 5 : y + 16, label, look);
+      const toggle = () => onOpen(isOpen ? null : row.event);
+      group.addEventListener("click", toggle);
+      group.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        toggle();
+      });
       body.append(group);
-      y += ROW;
-      if (open === row.event && !row.shift) {
-        const text = `${row.event.time} — ${row.event.title}. ${row.event.text}`, room = width - LEFT - 10;
-        const height = 14 + 18 * Math.ceil(text.length * 7 / (room - 20));
-        const box = make("foreignObject", {x: LEFT, y: y - ROW / 2 + 2, width: room, height});
-        const words = document.createElement("div");
-        words.textContent = text;
+      y += height;
+      if (isOpen && !row.shift) {
+        const words = document.createElement("div"), room = wide ? width - LEFT - 10 : width;
+        words.textContent = Text.visible(`${row.event.time} — ${row.event.title}. ${row.event.text}`);
+        const box = make("foreignObject", {x: wide ? LEFT : 0, y: y - ROW / 2 + 2, width: room, height: heightOf(words, room, place)});
         box.append(words);
         body.append(box);
-        y += height + 6;
+        y += Number(box.getAttribute("height")) + 6;
       }
     }
     const bottom = y + 4;
-    for (const lane of LANES) {
+    for (const lane of lanes) {
       under.append(make("line", {class: "lane", x1: x[lane], x2: x[lane], y1: TOP - 6, y2: bottom}));
-      under.append(make("text", {class: "lane-name", x: x[lane], y: 18}, NAMES[lane]));
-      const address = {caller: sip.caller, callee: sip.callee, server: sip.server}[lane];
-      if (address) under.append(make("text", {class: "lane-address", x: x[lane], y: 34}, address));
+      (wide ? [NAMES[lane]] : NAMES[lane].split(" ")).forEach((word, n) => under.append(make("text", {class: "lane-name", x: x[lane], y: 18 + 14 * n}, word)));
     }
-    carried(bars, events, yOf, x.plane, bottom);
+    if (x.plane) carried(bars, events, yOf, x.plane, bottom);
     svg.setAttribute("height", bottom + 6);
-    place.replaceChildren(svg);
+    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("data-row") : null;
+    place.replaceChildren(legend(sip), svg);
+    if (focused !== null) place.querySelector(`[data-row="${focused}"]`)?.focus({preventScroll: true});
   }
 
-  function line(group, from, to, via, y, row) {
-    const right = to > from, tip = to + (right ? -2 : 2);
-    group.append(make("line", {class: "arrow", x1: from, x2: tip, y1: y + 5, y2: y + 5, ...(row.dashed ? {"stroke-dasharray": "5 4"} : {})}));
+  const between = (row) => row.from && row.from !== row.to ? `${NAMES[row.from]} → ${NAMES[row.to]}: ` : "";
+
+  // Where SIP shows who is. Addresses of IPv6 are too long to stand above their lanes.
+  function legend(sip) {
+    const words = document.createElement("p");
+    words.className = "muted";
+    words.textContent = ["caller", "server", "callee"].filter((lane) => sip[lane]).map((lane) => `${NAMES[lane]} ${sip[lane]}`).join(" · ");
+    return words;
+  }
+
+  // How high a text is in a box of this width.
+  function heightOf(words, width, place) {
+    const box = document.createElement("div");
+    box.className = "detail";
+    box.style.width = `${width}px`;
+    box.append(words);
+    place.append(box);
+    const height = box.offsetHeight;
+    box.remove();
+    return height;
+  }
+
+  function line(group, row, y, label, look) {
+    const from = look.x[row.from], to = look.x[row.to], right = to > from, tip = to + (right ? -2 : 2);
+    group.append(make("line", {class: "arrow", x1: from, x2: tip, y1: y, y2: y, ...(row.dashed ? {"stroke-dasharray": "5 4"} : {})}));
     const back = right ? tip - 8 : tip + 8;
-    group.append(make("path", {class: "head", d: `M ${tip} ${y + 5} L ${back} ${y + 1} L ${back} ${y + 9} Z`}));
-    if (via !== null) group.append(make("circle", {class: "dot", cx: via, cy: y + 5, r: 3}));
-    const room = Math.abs(to - from) - 14;
-    group.append(make("text", {class: "label", x: (from + to) / 2, y}, cut(row.label, Math.max(room, 330))));
+    group.append(make("path", {class: "head", d: `M ${tip} ${y} L ${back} ${y - 4} L ${back} ${y + 4} Z`}));
+    if (row.via) group.append(make("circle", {class: "dot", cx: look.x[row.via], cy: y, r: 3}));
+    if (!look.wide) return;
+    const middle = (from + to) / 2, room = Math.min(Math.max(Math.abs(to - from) - 14, 330), 2 * (middle - LEFT), 2 * (look.width - middle));
+    group.append(make("text", {class: "label", x: middle, y: y - 5}, Text.cut(label, room, look.font)));
   }
 
-  function pill(group, x, y, label, width) {
-    const text = cut(label, 440), half = text.length * 3.4 + 12;
-    const middle = Math.min(Math.max(x, half + LEFT), width - half - 4);
+  function pill(group, x, y, label, look) {
+    const text = Text.cut(label, 440, look.bold), half = Text.width(text, look.bold) / 2 + 12;
+    const middle = Math.min(Math.max(x, half + LEFT), look.width - half - 4);
     group.append(make("rect", {class: "pill", x: middle - half, y: y - 9, width: 2 * half, height: 19, rx: 9}));
     group.append(make("text", {class: "pill-text", x: middle, y: y + 4.5}, text));
   }
-
-  const cut = (text, room) => text.length * 6.4 > room ? text.slice(0, Math.max(8, Math.floor(room / 6.4) - 1)) + "…" : text;
 
   // Green bars beside the data plane's lane: while it carries RTP, caller's on the left, callee's on the right.
   function carried(bars, events, yOf, x, bottom) {

@@ -8,7 +8,7 @@ const Tiling = (() => {
   function element(name, className, ...children) {
     const made = document.createElement(name);
     if (className) made.className = className;
-    made.append(...children);
+    made.append(...children.map((child) => child instanceof Node ? child : Text.visible(child)));
     return made;
   }
 
@@ -23,7 +23,7 @@ const Tiling = (() => {
   function tile(place, one) {
     const number = element("span", "place", `${place}`);
     if (!one) return element("li", "empty", number, element("span", "who", "empty"));
-    const made = element("li", one.refusal ? "bad" : "", number, element("span", "who", one.participant));
+    const made = element("li", one.refusal ? "bad" : "", number, element("bdi", "who", one.participant));
     const words = one.refusal || (one.width === null ? "no picture yet" : "");
     if (words) made.append(element("span", "reason", words));
     return made;
@@ -63,8 +63,8 @@ const Tiling = (() => {
   /** Who makes it, for whom. receivers: names of those who get tiles. */
   function line(tiling, receivers) {
     const joined = tiling.columns ? `, ${tiling.columns} columns joined in each stream and shown side by side here` : "";
-    const got = receivers.length > 12 ? `${receivers.length} participants` : receivers.join(", ") || "nobody";
-    return `${NAMES[tiling.codec]}${joined}; made by ${tiling.mixer || "no mixer"}; got by ${got}.`;
+    const got = receivers.length > 12 ? `${receivers.length} participants` : Text.visible(receivers.join(", ")) || "nobody";
+    return `${NAMES[tiling.codec]}${joined}; made by ${tiling.mixer ? Text.short(tiling.mixer) : "no mixer"}; got by ${got}.`;
   }
 
   /** Draw the streams into an element, which keeps its children (and where the keyboard is in them) while they stay the same. */

@@ -34,6 +34,7 @@ class Happened:
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
+        self._present: dict[str, dict[str, None]] = {}
 
     def __call__(self, event: Event) -> None:
         """Take in one event."""
@@ -43,10 +44,27 @@ class Happened:
         kept = self._of.setdefault(name, deque(maxlen=_EVENTS))
         self._of.move_to_end(name)
         if len(self._of) > _CONFERENCES:
-            self._of.popitem(last=False)
+            forgotten, _ = self._of.popitem(last=False)
+            self._present.pop(forgotten, None)
+        self._follow(name, event)
         facts = _SHOWN.get(event.what, dict)(event.facts)
         facts = {key: value for key, value in facts.items() if key not in _NOT_SHOWN and not (event.what == "left" and key == "media")}
         kept.append({"time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"), "what": event.what, **facts})
+
+    def _follow(self, name: str, event: Event) -> None:
+        """Who is in it."""
+        if event.what == "ended":
+            self._present.pop(name, None)
+        elif event.what == "left":
+            self._present.get(name, {}).pop(str(event.facts["participant"]), None)
+        elif event.what in ("created", "joined"):
+            present = self._present.setdefault(name, {})
+            if event.what == "joined":
+                present[str(event.facts["participant"])] = None
+
+    def present(self) -> dict[str, list[str]]:
+        """The conferences that have not ended, and who is in each."""
+        return {name: list(participants) for name, participants in self._present.items()}
 
     def of(self, conference: str) -> list[dict[str, Any]]:
         """The last events of a conference, oldest first."""

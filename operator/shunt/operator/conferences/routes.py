@@ -11,7 +11,7 @@ from aiohttp import web
 
 from shunt.admin.model import JoinMedium, Layers, Mixed, Participant, Quality, TiledCodec
 from shunt.api.drain import COMMAND_HEADER
-from shunt.api.view import NotDone
+from shunt.api.view import AgentUnavailable, NotDone
 from shunt.operator.asking import Agent
 from shunt.operator.conferences import view
 from shunt.operator.conferences.happened import Happened
@@ -23,7 +23,7 @@ _WAYS = {"dependency-descriptor": True, "frame-marking": True, "vp8": False, "vp
 def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Callable[..., web.Response]) -> None:
     """Serve conferences. error(status, message, parameter) makes an answer in the API's form."""
 
-    def serve(known: tuple[str, ...], answer: _Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def serve(known: tuple[str, ...], answer: _Answer, last_known: Callable[[web.Request], dict[str, Any] | None] | None = None) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handler(request: web.Request) -> web.Response:
             if request.method not in ("GET", "HEAD") and COMMAND_HEADER not in request.headers:
                 return error(403, f"a request that changes something needs the header {COMMAND_HEADER}")
@@ -32,8 +32,13 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
                     return error(400, f"{name}: unknown parameter; known here: {', '.join(known) or 'none'}", parameter=name)
                 if len(request.query.getall(name)) > 1:
                     return error(400, f"{name}: given more than once", parameter=name)
-            with agent.answering():
-                value = await answer(request)
+            try:
+                with agent.answering():
+                    value = await answer(request)
+            except AgentUnavailable:
+                if last_known is None or request.query.get("last_known") != "yes" or agent.silent_s is None or (value := last_known(request)) is None:
+                    raise
+                value |= {"last_known_s": agent.silent_s}
             headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
             return web.json_response(value, headers=headers, dumps=lambda given: json.dumps(given, ensure_ascii=False) + "\n")
 
@@ -51,6 +56,13 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
             members = (await client.conference(one["conference"]))["members"] if len(listed) <= _ASKED else None
             found.append(view.summary(one, None if members is None else sum(member["present"] for member in members)))
         return {"conferences": found}
+
+    def known_names(request: web.Request) -> dict[str, Any]:
+        return {"conferences": [view.last_known(name, present, []) | {"participants": len(present)} for name, present in happened.present().items()]}
+
+    def known_one(request: web.Request) -> dict[str, Any] | None:
+        present = happened.present().get(_name(request))
+        return None if present is None else view.last_known(_name(request), present, happened.of(_name(request)))
 
     async def create(request: web.Request) -> Any:
         return view.conference(await _created(request), [])
@@ -124,9 +136,9 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         return await look_at(_name(request))
 
     router, one = app.router, "/v1/conferences/{conference}"
-    router.add_get("/v1/conferences", serve((), everything))
+    router.add_get("/v1/conferences", serve(("last_known",), everything, known_names))
     router.add_post("/v1/conferences", serve(("name",), create))
-    router.add_get(one, serve((), look))
+    router.add_get(one, serve(("last_known",), look, known_one))
     router.add_delete(one, serve((), end))
     router.add_post(one + "/participants", serve(("name", "media", "trusted", "ice", "transport", "layers", "mixed"), join))
     router.add_delete(one + "/participants/{participant}", serve((), leave))

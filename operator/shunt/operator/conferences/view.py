@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from shunt.admin.model import Conference, ConferenceSummary, Layers, Participant
@@ -61,6 +62,12 @@ def participant(one: Participant) -> dict[str, Any]:
             for medium in one["media"]
         ],
     }
+
+
+def last_known(name: str, participants: Sequence[str], happened: list[dict[str, Any]]) -> dict[str, Any]:
+    """A conference as its events last told it: who is in it, and nothing of media."""
+    known = {"name": name, "present": None, "design": None, "problem": "", "tiling": None}
+    return known | {"participants": [{"name": participant, "media": None} for participant in participants], "happened": happened}
 
 
 def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, Any]:
