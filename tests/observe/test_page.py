@@ -284,6 +284,30 @@ def test_a_page_that_is_opened_later_shows_what_events_told_of_a_dead_agent(page
 
 
 @SIZES
+def test_a_page_that_waits_says_so(page: Page) -> None:
+    """What is selected to be copied stays, and grows old."""
+    page.open(f"#{quote(WELL)}")
+    page.browser.await_that("!document.getElementById('call').hidden")
+    page.browser.evaluate("void getSelection().selectAllChildren(document.getElementById('call-id'))")
+    marked(page, "The page waits while text is selected")
+    page.browser.evaluate("void getSelection().removeAllRanges()")
+    unmarked(page)
+
+
+@SIZES
+def test_of_an_agent_that_never_answered_nothing_is_known(page: Page) -> None:
+    page.server.kill()
+    page.flag("away", True)
+    page.serve()
+    page.open()
+    page.browser.await_that("!document.getElementById('nothing').hidden && document.getElementById('trouble').innerText === 'The agent has not answered yet: connection refused.'")
+    page.check()
+    page.flag("away", False)
+    page.browser.await_that(f"document.getElementById('nothing').hidden && {ROWS}.length > 2")
+    unmarked(page)
+
+
+@SIZES
 @pytest.mark.parametrize("fate", ["killed", "hung"])
 def test_the_page_goes_on_without_the_operator_daemon(page: Page, width: int, fate: str) -> None:
     page.open("?sort=mos")

@@ -493,7 +493,8 @@ async function tick() {
 
 // Says that what is shown is not of now, and how old it is.
 function markAge() {
-  const waited = Date.now() - answeredAt, shown = old || (pending && waited > 2 * PERIOD_MS ? {why: "No answer comes.", at: answeredAt} : null);
+  const late = Date.now() - answeredAt > 2 * PERIOD_MS + took && $("token").hidden;
+  const shown = old || (late ? {why: pending ? "No answer comes." : "The page waits while text is selected.", at: answeredAt} : null);
   document.body.classList.toggle("stale", Boolean(shown));
   $("old").hidden = !shown;
   if (!shown) return;
