@@ -45,12 +45,18 @@ impl Service for Commands {
                 let reply = match command.session() {
                     Some(session) => match self.turns.take(session.call_id).await {
                         Some(_turn) => {
-                            let reply = self.of_call(&command, peer, received).await;
+                            let (reply, undo) = self.of_call(&command, peer, received).await;
                             if !matches!(command.request, Request::Query(_)) || !command.subcommands.is_empty() {
                                 // A reply in time comes before a slow disk.
                                 let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                             }
-                            reply
+                            match undo {
+                                Some(undo) if self.patience.is_over(received) => {
+                                    self.undo(&undo, peer, received).await;
+                                    (reply.0, None)
+                                }
+                                _ => reply,
+                            }
                         }
                         None => (None, None),
                     },
@@ -158,7 +164,8 @@ impl Commands {
 
     // -- commands about a call ---------------------------------------------------------------------
 
-    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>, received: Instant) -> Answer {
+    /// The reply, and for a command that begins a call the command that ends it.
+    async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>, received: Instant) -> (Answer, Option<Vec<u8>>) {
         let copied = command.steps().filter_map(|step| match step {
             Subcommand::Copy(session) => Some(session.call_id),
             _ => None,
@@ -168,7 +175,7 @@ impl Commands {
         }
         let (step, waits) = self.core.command(command);
         let known = match step {
-            Step::Answer(reply) => return (None, Some(reply)),
+            Step::Answer(reply) => return ((None, Some(reply)), None),
             Step::Pass { relay, .. } => relay,
         };
         wait_for(waits).await;
@@ -179,16 +186,25 @@ impl Commands {
             undo: undo.as_deref().map(|undo| (received + self.patience.answer(), undo)),
         };
         let deadline = (kind != Kind::Ends).then_some(deadline);
-        match &command.request {
+        let answer = match &command.request {
             Request::Update(_) | Request::Lookup(_) => self.offer_answer(command, known, peer, deadline).await,
             Request::Query(_) => self.query(command, known, peer).await,
-            _ => {
-                let Some((relay, reply)) = self.somewhere(command, known, command.raw, deadline).await else {
-                    return (None, None);
-                };
-                self.took(command, peer, relay, reply.as_deref());
-                (Some(relay), reply)
-            }
+            _ => match self.somewhere(command, known, command.raw, deadline).await {
+                Some((relay, reply)) => {
+                    self.took(command, peer, relay, reply.as_deref());
+                    (Some(relay), reply)
+                }
+                None => (None, None),
+            },
+        };
+        (answer, undo)
+    }
+
+    /// Ends a call whose first reply is too late: the SIP server does not know the call and would not end it.
+    async fn undo(&self, delete: &[u8], peer: Option<IpAddr>, received: Instant) {
+        self.core.stats.commands_expired.inc();
+        if let Ok(delete) = Command::parse(delete) {
+            self.of_call(&delete, peer, received).await;
         }
     }
 

@@ -48,12 +48,17 @@ impl Service for NgCommands {
             Ok(command) => match command.call_id.as_deref() {
                 Some(call_id) => match self.core.ng_turns.take(call_id).await {
                     Some(_turn) => {
-                        let answer = self.of_call(command, call_id, received).await;
+                        let (answer, begins) = self.of_call(command, call_id, received).await;
                         if !matches!(command.verb, Verb::Query) {
                             // A reply in time comes before a slow disk.
                             let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                         }
-                        answer
+                        if begins && self.patience.is_over(received) {
+                            self.undo(call_id, received).await;
+                            (answer.0, None)
+                        } else {
+                            answer
+                        }
                     }
                     None => (None, None),
                 },
@@ -126,12 +131,13 @@ impl NgCommands {
         self.core.read(|book| book.relay_of_call(call_id).is_some())
     }
 
-    async fn of_call(&self, command: &Command<'_>, call_id: &[u8], received: Instant) -> Answer {
+    /// The reply, and whether the command began a call.
+    async fn of_call(&self, command: &Command<'_>, call_id: &[u8], received: Instant) -> (Answer, bool) {
         self.core.restorer().restore_call(&self.core, call_id).await;
         let (foreseen, waits) = self.core.ng_command(command);
         let known = match foreseen {
             Ok(known) => known,
-            Err(refusal) => return (None, Some(build::error(&refusal.to_string(), command.encoding))),
+            Err(refusal) => return ((None, Some(build::error(&refusal.to_string(), command.encoding))), false),
         };
         wait_for(waits).await;
         let kind = self.kind_of(command);
@@ -142,7 +148,7 @@ impl NgCommands {
         };
         let deadline = (kind != Kind::Ends).then_some(deadline);
         let Some((relay, reply)) = self.somewhere(command, known, deadline).await else {
-            return (None, None);
+            return ((None, None), false);
         };
         let parsed = reply.as_deref().and_then(|reply| Reply::parse(reply).ok());
         let counted = match command.effect() {
@@ -164,7 +170,16 @@ impl NgCommands {
             self.unblock_after(call_id, Duration::from_millis(duration));
         }
         drop(parsed);
-        (Some(relay), reply.map(|reply| with_counts(reply, counted)))
+        ((Some(relay), reply.map(|reply| with_counts(reply, counted))), kind == Kind::Begins)
+    }
+
+    /// Ends a call whose first reply is too late: the SIP server does not know the call and would not end it.
+    async fn undo(&self, call_id: &[u8], received: Instant) {
+        self.core.stats.commands_expired.inc();
+        let delete = build::delete(call_id, None, None, None);
+        if let Ok(delete) = Command::parse(&delete) {
+            self.of_call(&delete, call_id, received).await;
+        }
     }
 
     /// To the call's relay; a new call to the one with the fewest calls that answers; what is about a call that is not known here to each until

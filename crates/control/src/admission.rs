@@ -2,6 +2,7 @@
 
 use shunt_latch::Time;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// What a command does to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,12 @@ impl Patience {
     #[must_use]
     pub fn answer(self) -> Duration {
         self.0 / 8 * 7
+    }
+
+    /// Whether the sender of a command that arrived then has stopped waiting.
+    #[must_use]
+    pub fn is_over(self, arrived: Instant) -> bool {
+        arrived.elapsed() > self.0
     }
 }
 
