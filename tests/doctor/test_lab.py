@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.lab.processes import API_PORT, ROOT, Edge, open_socket
+from tests.lab.processes import ROOT, Edge, open_socket
 from tests.lab.topology import BPF, EDGE_INTERFACES, EDGE_IP, Topology, run
 from tests.lab.needs import need
 
@@ -215,29 +215,3 @@ def test_the_xdp_mode_is_known_beforehand(gro: str, tmp_path: Path) -> None:
         host.edge.softswitch.await_log("READY")
         after = host.checks(1)
         assert {name: f"will be {after[f'XDP on {name}']['found'].partition(';')[0]}" for name in EDGE_INTERFACES} == expected
-
-
-def test_a_detached_program_has_one_cause_in_every_tool(tmp_path: Path) -> None:
-    need("bpftool")
-    with started("builtin", tmp_path) as host:
-        edge = host.edge
-        health = _await_health(edge, lambda found: not found["unknown"])
-        assert health["verdict"] == "ok", health
-        link = next(path for path in edge.pin_dir.rglob("*link*") if path.is_file())
-        run("bpftool", "link", "detach", "pinned", str(link))
-        health = _await_health(edge, lambda found: "xdp-missing" in {one["code"] for one in found["findings"]})
-        cause = next(one["message"] for one in health["findings"] if one["code"] == "xdp-missing")
-        assert "has no program of the softswitch now" in cause
-        assert f"!! {cause}" in edge.shunt("status", code=1)
-        assert cause in {check["found"] for check in host.checks(1).values()}
-        readyz, metrics = (edge.topology.run("edge", "curl", "--silent", f"http://127.0.0.1:{API_PORT}/{page}") for page in ("readyz", "metrics"))
-        assert f"xdp-missing: {cause}" in readyz
-        assert 'shunt_health_problem{code="xdp-missing",severity="fail"} 1.0' in metrics
-
-
-def _await_health(edge: Edge, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while not wanted(found := edge.get("/v1/health")) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert wanted(found), found
-    return found

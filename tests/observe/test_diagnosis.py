@@ -387,7 +387,7 @@ def test_who_is_counted_by_the_relay_is_not_silent(parties: tuple[str, ...]) -> 
     cause = "eth0 has no program of the softswitch now"
     found = judged(snapshot(line(*streams, **legs)), on_relay=tuple((1, party) for party in parties), host=(cause,))
     assert found[0].text.startswith("Media flows both ways") and not blames(found), found
-    assert f"problem: {cause[0].upper()}{cause[1:]}." in [f"{finding.level}: {finding.text}" for finding in found]
+    assert f"problem: This host: {cause}." in [f"{finding.level}: {finding.text}" for finding in found]
     assert sum("arrive at the relay, past the data plane" in finding.text for finding in found) == len(parties)
     assert blames(judged(snapshot(line(*streams, **legs)))), "a relay whose count stands still says that they are silent"
 

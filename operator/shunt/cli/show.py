@@ -86,7 +86,7 @@ def _answer(call: dict[str, Any]) -> str:
 
 def why(call: dict[str, Any]) -> None:
     """Everything about one call, in plain words."""
-    for line in why_lines(call):
+    for line in [*_problems(call.get("host") or ()), *why_lines(call)]:
         click.echo(printable(line))
 
 
@@ -121,10 +121,15 @@ def status(status: dict[str, Any]) -> None:
 def attention(status: dict[str, Any]) -> list[str]:
     """What an operator should see to, with what to do; and that of an agent that does not answer what follows is old."""
     agent = status.get("agent") or {}
-    lines = [line for problem in status.get("problems") or () for line in (f"!! {problem['message']}", f"   {problem['remedy']}" if problem.get("remedy") else "") if line]
+    lines = _problems(status.get("problems") or ())
     if agent.get("reachable") is False:
         lines.append(f"What follows is {duration(agent['age_s'])} old.")
     return lines
+
+
+def _problems(problems: Sequence[dict[str, Any]]) -> list[str]:
+    """Findings of health, each with what to do."""
+    return [line for problem in problems for line in (f"!! {problem['message']}", f"   {problem['remedy']}" if problem.get("remedy") else "") if line]
 
 
 def _state(value: bool | None, true: str, false: str) -> str:

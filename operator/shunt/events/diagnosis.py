@@ -195,9 +195,9 @@ class _Party:
 
     @property
     def silent_since(self) -> float | None:
-        """Seconds since its last packet, if that is long ago for media and the line is still up."""
+        """Seconds since its last packet, if that is long ago for media and the line is still up. Packets that the data plane passes on may not be counted by the entry."""
         idle = self.stream.idle_s
-        if self.line.released is not None or idle is None or idle < SILENT_S or self.on_relay:
+        if self.line.released is not None or idle is None or idle < SILENT_S or self.on_relay or self.stuck:
             return None
         return idle
 
@@ -260,7 +260,7 @@ def _of_line(call: Call, line: Line, events: Sequence[Event], now: float, eviden
     _sum_up(line, caller, callee, now - call.created, evidence, say)
     if line.released is None:
         for cause in evidence.host:
-            say("problem", f"{cause[0].upper()}{cause[1:]}.")
+            say("problem", f"This host: {cause}.")
     final = _rejection(events)
     if final is not None:
         say("hint", f"The call ended with {_status(final)}: what was sent before was early media.")

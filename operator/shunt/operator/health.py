@@ -16,12 +16,12 @@ from shunt.config.model import Config
 from shunt.events.bus import CONTROL, SIP, Event
 from shunt.health import judge
 from shunt.health.facts import Agent, Facts, Flow, Interface, Own, Problem, Relay, Setup, Signalling, Unknown
-from shunt.health.finding import Judgement
+from shunt.health.finding import Finding, Judgement
 from shunt.operator.asking import Agent as Asked
 from shunt.operator.calls import call_of_view
 
 KINDS = (SIP, CONTROL)
-OF_MEDIA = ("xdp-missing", "xdp-loopback", "past-data-plane", "unrouted")
+_OF_MEDIA = ("relay-down", "data-plane-down", "xdp-missing", "xdp-loopback", "past-data-plane", "unrouted", "too-big", "nothing-arrives")
 """Codes of findings that explain what a call's media meets."""
 _PAST = ("xdp-missing", "past-data-plane")
 """Codes with which packets of offloaded streams go past the data plane."""
@@ -243,15 +243,19 @@ class Health:
         facts = Facts(self._facts, self._setup, Signalling(answered, past, offers, copies, seconds), own)
         return judge.dated(judge.judge(facts), self._since, time.monotonic())
 
+    def of_media(self) -> list[Finding]:
+        """What is wrong by the last look that the media of any running call may meet."""
+        return [finding for finding in self.last().findings if finding.code in _OF_MEDIA]
+
     def _step(self) -> float:
-        """By how much the clock was set in the last minutes."""
+        """By how much the clock was set in the last minutes; set to and fro: what it is now against the time that differs most."""
         now = time.monotonic()
         offset = time.time() - now
         if not self._offset or abs(offset - self._offset[-1][1]) > 0.5:
             self._offset.append((now, offset))
         while len(self._offset) > 1 and self._offset[1][0] < now - _MINUTES_S:
             self._offset.popleft()
-        return offset - self._offset[0][1]
+        return max((offset - before for _, before in self._offset), key=abs)
 
     async def _look(self) -> None:
         if self._looking.locked():

@@ -30,7 +30,7 @@ from shunt.operator.conferences.service import Conferences
 from shunt.operator.dialogs import Dialogs, Found
 from shunt.operator.endings import media_of
 from shunt.operator.follow import Follower
-from shunt.operator.health import OF_MEDIA, Health
+from shunt.operator.health import Health
 from shunt.operator.position import Position
 from shunt.operator.records import Records
 from shunt.operator.rooms.parts import RoomService
@@ -199,10 +199,11 @@ class OperatorView:
     async def call(self, call_id: str) -> dict[str, Any] | None:
         """As AgentView.call; of a call that is over what its end said, while its history is kept. Raises AgentUnavailable."""
         call = await self._running(call_id, fresh=False)
-        if call is None:
-            events, _ = self._history.of(call_id) or ([], 0)
-            call = self._ended(events).get(call_id)
-        return None if call is None else self._with_quality(call)
+        if call is not None:
+            return self._of_running(call)
+        events, _ = self._history.of(call_id) or ([], 0)
+        ended = self._ended(events).get(call_id)
+        return None if ended is None else self._with_quality(ended)
 
     def _ended(self, events: list[Event]) -> dict[str, Call]:
         """Calls whose end is among the events."""
@@ -216,7 +217,7 @@ class OperatorView:
             return await self.call(call_id)
         if call.counters_error is not None:
             raise DataPlaneUnavailable(f"{call.counters_error}; the counters at hand are older")
-        return self._with_quality(call)
+        return self._of_running(call)
 
     async def _running(self, call_id: str, fresh: bool) -> Call | None:
         """A call that the agent knows; None: it does not."""
@@ -236,6 +237,10 @@ class OperatorView:
         events, _ = self._history.of(call.call_id) or ([], 0)
         said = self._dialogs.signalling(call.call_id)
         return call_view(call, now, call_history.times_to_offload(events, call.call_id)) | {"from": said.from_uri, "to": said.to_uri}
+
+    def _of_running(self, call: Call) -> dict[str, Any]:
+        """A call that is up, with what is wrong with this host that its media may meet."""
+        return self._with_quality(call) | {"host": [finding.view() for finding in self._health.of_media()]}
 
     def _with_quality(self, call: Call) -> dict[str, Any]:
         return self._shown(call, time.time()) | {"quality": self._quality(call)}
@@ -265,7 +270,7 @@ class OperatorView:
         if kept is None and not calls:
             return None
         now = time.time()
-        host = [finding.cause for finding in self._health.last().failed if finding.code in OF_MEDIA] if calls else []
+        host = [finding.cause for finding in self._health.of_media()]
         for call in calls:
             findings += call_history.diagnose(call, events, now, await self._traces(call), await self._on_relay(call), host)
         if not calls and not findings:
