@@ -87,13 +87,18 @@ def _without_relay(lab: Lab, caller: str, own_port: int, callee: str) -> tuple[l
     return at_caller, at_callee
 
 
+def _refusals(lab: Lab) -> int:
+    """INVITEs that the SIP server has refused because no relay took their offer."""
+    return lab.edge.sip_server.log.read_text(errors="replace").count("it is refused with 503")
+
+
 def test_no_relay(shipped: Lab) -> None:
     """With the relay dead an INVITE with an offer gets 503; a late offer gets its answer without SDP, and then a BYE. No phone gets the other's own addresses."""
     shipped.register("bob4", SIP_PORT)
     shipped.edge.relay.kill()
     at_caller, at_callee = _without_relay(shipped, "uac_no_relay", 5080, "uas_silent")
-    # A retransmitted INVITE gets 503 again, since the relay is asked before there is a transaction.
     assert {message.status for message in at_caller if message.status >= 200} == {503}
+    assert _refusals(shipped) == 1, "a retransmitted INVITE was offered to the relay again"
     assert not any(message.method == "INVITE" for message in at_callee), "the callee was called"
     at_caller, at_callee = _without_relay(shipped, "uac_late_offer", 5082, "uas_answer")
     assert "BYE" in [message.method for message in at_caller], [message.start for message in at_caller]
