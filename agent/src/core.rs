@@ -829,8 +829,10 @@ impl Core {
     }
 
     /// The relay table as just read, against the plan: in the background, in pieces, once all calls are restored.
-    pub fn compare(self: &Arc<Self>, entries: Vec<RelayEntry>, changed: HashSet<Endpoint>) {
+    /// `marked_otherwise`: ports whose entry has another DSCP than the configured one.
+    pub fn compare(self: &Arc<Self>, entries: Vec<RelayEntry>, changed: HashSet<Endpoint>, marked_otherwise: HashSet<Endpoint>) {
         let comparison = self.update(|book, _| (book.begin_compare(changed), Vec::new()));
+        let comparison = comparison.with_marked_otherwise(marked_otherwise);
         let core = Arc::clone(self);
         tokio::spawn(async move { core.go_on_comparing(comparison, entries).await });
     }

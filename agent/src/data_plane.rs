@@ -176,11 +176,15 @@ async fn handle(core: &Arc<Core>, event: Event) {
         }
         Event::Active(key) => core.tell(|book, now| book.active(now, key)),
         Event::IdleTimes(read) => core.idle_times(&read),
-        Event::Table { mut entries, changed } => {
+        Event::Table {
+            mut entries,
+            changed,
+            marked_otherwise,
+        } => {
             if let Some(conferences) = core.conferences() {
                 entries.retain(|entry| !conferences.owns(entry.key().dst));
             }
-            core.compare(entries, changed);
+            core.compare(entries, changed, marked_otherwise);
         }
         Event::Collision { key, holder } => {
             tracing::warn!("{key} would meet the entry of {holder}, which has the same hash: that is removed");

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use shunt_calls::*;
-use shunt_net::FiveTuple;
+use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtpproxy::Command;
 use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::HashSet;
@@ -280,6 +280,30 @@ fn rows_bring_a_call_back() {
     assert_eq!(next.held.len(), 1, "only what the data plane has lost is written: {:?}", next.held);
     next.say("D c1 a b", "0");
     assert_eq!((next.book.planned_count(), next.book.call_count()), (0, 0));
+}
+
+#[test]
+fn an_entry_with_another_dscp_than_the_configured_one_is_written_again() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    bench.talk(36000);
+    let present: Vec<RelayEntry> = bench.held.values().copied().collect();
+    let mut compare = |bench: &mut Bench, ports: HashSet<Endpoint>| {
+        let mut comparison = bench
+            .book
+            .begin_compare(HashSet::new())
+            .with_entries(present.clone())
+            .with_marked_otherwise(ports);
+        bench.go_on_comparing(bench.now, &mut comparison)
+    };
+    let decisions = compare(&mut bench, HashSet::from([present[1].port()]));
+    let written = decisions.iter().filter_map(|decision| match decision {
+        Decision::Write(write) => Some(write.operation),
+        _ => None,
+    });
+    assert_eq!(written.collect::<Vec<_>>(), [Operation::Modify(present[1])]);
+    bench.carry_out(decisions);
+    assert!(compare(&mut bench, HashSet::new()).is_empty());
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub enum Event {
     Table {
         entries: Vec<RelayEntry>,
         changed: HashSet<Endpoint>,
+        /// Relay ports whose entry has another DSCP than the configured one.
+        marked_otherwise: HashSet<Endpoint>,
     },
     /// Packets of `key`, which has no entry, would meet the entry of `holder`, which has the same hash: that has to go.
     Collision {

@@ -288,7 +288,7 @@ impl Plane {
     /// [`PlaneError::Unavailable`] without an answer.
     pub async fn relay_entries(&self) -> Result<Vec<RelayEntry>, PlaneError> {
         let link = self.link()?;
-        questions::entries(&link.session, &link.tables).await
+        Ok(questions::entries(&link.session, &link.tables).await?.0)
     }
 
     /// How streams (rows of `conference`) were received. `None`: the data plane does not measure it.

@@ -10,8 +10,8 @@ use shunt_bfrt::pb::{self, entity};
 use shunt_bfrt::schema::Table;
 use shunt_bfrt_client::Session;
 use shunt_calls::{Counters, Idle, Reading, RelayEntry};
-use shunt_net::FiveTuple;
-use std::collections::{BTreeMap, HashMap};
+use shunt_net::{Endpoint, FiveTuple};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,20 +79,24 @@ pub(crate) async fn idle_times(session: &Session, tables: &Tables, keys: &[FiveT
     Ok(idle.collect())
 }
 
-/// All relay entries, by the client for large reads. What the agent cannot have written is left out.
-pub(crate) async fn entries(session: &Session, tables: &Tables) -> Result<Vec<RelayEntry>, PlaneError> {
-    let mut found = Vec::new();
+/// All relay entries, by the client for large reads, and the ports of those that have another DSCP than the configured one. What the agent cannot
+/// have written is left out.
+pub(crate) async fn entries(session: &Session, tables: &Tables) -> Result<(Vec<RelayEntry>, HashSet<Endpoint>), PlaneError> {
+    let (mut found, mut marked_otherwise) = (Vec::new(), HashSet::new());
     for relay in tables.relay.iter().flatten() {
         let request = relay.tuple.request_all();
         let take = |part: Vec<Bytes>| {
-            let rows = part
-                .iter()
-                .filter_map(|entity| TableRow::decode(entity).ok()?.and_then(|row| tables.entry(&row)));
-            found.extend(rows);
+            for row in part.iter().filter_map(|entity| TableRow::decode(entity).ok()?) {
+                let Some(entry) = tables.entry(&row) else { continue };
+                if tables.is_marked_otherwise(&row, &entry) {
+                    marked_otherwise.insert(entry.port());
+                }
+                found.push(entry);
+            }
         };
         session.read_all_encoded(vec![request], ALL_TIMEOUT, take).await?;
     }
-    Ok(found)
+    Ok((found, marked_otherwise))
 }
 
 pub(crate) async fn all_counters(session: &Session, tables: &Tables) -> Result<Vec<(FiveTuple, Counters)>, PlaneError> {

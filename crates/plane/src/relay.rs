@@ -22,8 +22,8 @@ struct Rewrite {
     destination: u32,
     source_port: u32,
     destination_port: u32,
-    /// It can set the DSCP.
-    marks: bool,
+    /// The fields that set the DSCP: whether, and which.
+    marks: Option<(u32, u32)>,
     parameters: usize,
     insert: Part<Slot>,
     modify: Part<Slot>,
@@ -90,8 +90,12 @@ impl RelayTable {
         let v6 = destination.addr.is_ipv6();
         // Without a source address of its own, the packet's old destination becomes its source.
         let fits = |rewrite: &&Rewrite| rewrite.v6 == v6 && (rewrite.source.is_some() || source.addr == key.dst.addr);
-        let dscp = self.marks.iter().find(|(range, _)| range.contains(source)).map(|(_, dscp)| *dscp);
-        let marking = self.rewrites.iter().filter(|rewrite| dscp.is_none() || rewrite.marks).find(fits);
+        let dscp = self.dscp(source);
+        let marking = self
+            .rewrites
+            .iter()
+            .filter(|rewrite| dscp.is_none() || rewrite.marks.is_some())
+            .find(fits);
         let rewrite = marking.or_else(|| self.rewrites.iter().find(fits))?;
         let template = if modify { &rewrite.modify } else { &rewrite.insert };
         Some(template.fill(arena, |slot, hole| match slot {
@@ -103,6 +107,27 @@ impl RelayTable {
             Slot::Dscp => hole.fill(dscp.unwrap_or(0)),
             _ => fill_key(slot, hole, &key),
         }))
+    }
+
+    /// The DSCP of packets that leave from a relay address and port; `None`: as they came.
+    fn dscp(&self, source: Endpoint) -> Option<u8> {
+        self.marks.iter().find(|(range, _)| range.contains(source)).map(|(_, dscp)| *dscp)
+    }
+
+    /// Whether an entry that was read sets another DSCP than a write of it would: it was written by another configuration.
+    pub(crate) fn is_marked_otherwise(&self, row: &TableRow<'_>, entry: &RelayEntry) -> bool {
+        let Some(rewrite) = self.rewrites.iter().find(|rewrite| rewrite.action_id == row.action_id) else {
+            return false;
+        };
+        let wanted = self.dscp(entry.new_source());
+        match rewrite.marks {
+            Some((sets, dscp)) => {
+                let value = |id| row.data.number(id).unwrap_or(0);
+                let set = (value(sets) != 0).then(|| value(dscp));
+                set != wanted.map(u64::from)
+            }
+            None => wanted.is_some() && self.rewrites.iter().any(|other| other.v6 == rewrite.v6 && other.marks.is_some()),
+        }
     }
 
     /// An encoded DELETE.
@@ -200,7 +225,7 @@ impl Rewrite {
             destination,
             source_port: source_port.0,
             destination_port: destination_port.0,
-            marks: ["set_dscp", "dscp"].iter().all(|name| action.fields.find(name).is_some()),
+            marks: size_of("set_dscp").zip(size_of("dscp")).map(|((sets, _), (dscp, _))| (sets, dscp)),
             parameters: action.fields.len(),
             insert: tuple.update(Type::Insert.into(), Some(&data)),
             modify: tuple.update(Type::Modify.into(), Some(&data)),

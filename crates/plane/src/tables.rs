@@ -153,6 +153,13 @@ impl Tables {
         relay.entry(row)
     }
 
+    /// Whether an entry that was read has another DSCP than the configured one.
+    pub(crate) fn is_marked_otherwise(&self, row: &TableRow<'_>, entry: &RelayEntry) -> bool {
+        let mut relays = self.relay.iter().flatten();
+        let relay = relays.find(|relay| relay.tuple.id == row.table_id);
+        relay.is_some_and(|relay| relay.is_marked_otherwise(row, entry))
+    }
+
     pub(crate) fn facts(&self, name: String, capacity: u64) -> Facts {
         let relays = || self.relay.iter().flatten();
         Facts {

@@ -161,7 +161,7 @@ async fn run(number: usize, steps: Vec<Step>) -> (Vec<RelayEntry>, Vec<RelayEntr
     model.lab.plane.audit();
     let mut found = loop {
         let table = model.lab.until(|event| {
-            if let Event::Table { entries, changed } = event {
+            if let Event::Table { entries, changed, .. } = event {
                 Some((entries, changed))
             } else {
                 None

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::double::{PROGRAM, lab, settings};
+use common::double::{PROGRAM, lab, media, settings};
 use common::switch::Switch;
 use common::{Lab, RELAY, entry};
 use shunt_bfrt::pb::{self, stream_message_response::Update};
@@ -53,7 +53,7 @@ async fn a_target_without_a_relay_table_is_refused_with_the_reason() {
 async fn the_table_names_the_ports_that_changed_while_it_was_read() {
     let (switch, mut lab) = lab("audit").await;
     let table = |event| {
-        if let Event::Table { entries, changed } = event {
+        if let Event::Table { entries, changed, .. } = event {
             Some((entries, changed))
         } else {
             None
@@ -82,6 +82,38 @@ async fn the_table_names_the_ports_that_changed_while_it_was_read() {
     );
     assert!(entries.contains(&entry(1, 10_000, 2)));
     assert!(!entries.contains(&outside), "another agent's");
+}
+
+#[tokio::test]
+async fn the_table_names_the_ports_whose_entries_have_another_dscp() {
+    let (switch, mut lab) = lab("marks").await;
+    let written = entry(1, 10_000, 2);
+    assert_eq!(lab.outcomes(&[Operation::Insert(written)]).await, [Outcome::Done]);
+    drop(lab);
+    let mut marking = settings(&switch);
+    marking.marks = media().into_iter().map(|range| (range, 184)).collect();
+    // A restart with another mark finds the entry marked otherwise until it is written again; so does one without a mark.
+    for settings in [marking, settings(&switch)] {
+        let mut lab = Lab::start(settings);
+        lab.up().await;
+        let mut found = Vec::new();
+        for again in [false, true] {
+            if again {
+                assert_eq!(lab.outcomes(&[Operation::Modify(written)]).await, [Outcome::Done]);
+                lab.plane.audit();
+            }
+            let table = lab.until(|event| match event {
+                Event::Table {
+                    entries, marked_otherwise, ..
+                } => Some((entries, marked_otherwise)),
+                _ => None,
+            });
+            let (entries, marked_otherwise) = table.await;
+            assert_eq!(entries, [written]);
+            found.push(marked_otherwise.contains(&written.port()));
+        }
+        assert_eq!(found, [true, false]);
+    }
 }
 
 #[tokio::test]

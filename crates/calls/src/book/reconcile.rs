@@ -16,6 +16,8 @@ pub struct Comparison {
     changed: HashSet<Endpoint>,
     /// In the order of their ports.
     present: Vec<RelayEntry>,
+    /// Ports whose entry has another DSCP than the configured one.
+    marked_otherwise: HashSet<Endpoint>,
     stage: Stage,
     superseded: bool,
     orphans: HashMap<Endpoint, FiveTuple>,
@@ -45,6 +47,13 @@ impl Comparison {
     pub fn with_entries(mut self, mut present: Vec<RelayEntry>) -> Self {
         present.sort_unstable_by_key(RelayEntry::port);
         self.present = present;
+        self
+    }
+
+    /// The ports whose entry would be written with another DSCP: it is written again.
+    #[must_use]
+    pub fn with_marked_otherwise(mut self, ports: HashSet<Endpoint>) -> Self {
+        self.marked_otherwise = ports;
         self
     }
 
@@ -83,6 +92,7 @@ impl Book {
             serial: self.table.note_changes(),
             changed,
             present: Vec::new(),
+            marked_otherwise: HashSet::new(),
             stage: Stage::Entries(0),
             superseded: false,
             orphans: HashMap::new(),
@@ -161,7 +171,8 @@ impl Book {
         Self::ports(line).all(|(id, port)| {
             let is_offloaded = line.stream(id.sender, id.component).state == State::Offloaded;
             let entry = self.table.confirmed(id, port).filter(|_| is_offloaded);
-            entry.is_some() && entry == comparison.at(port) && !self.says_nothing(comparison, port)
+            let is_there = entry.is_some() && entry == comparison.at(port) && !comparison.marked_otherwise.contains(&port);
+            is_there && !self.says_nothing(comparison, port)
         })
     }
 
@@ -173,7 +184,7 @@ impl Book {
             }
             let Some(entry) = self.table.confirmed(id, port) else { continue };
             let found = comparison.at(port);
-            if found != Some(entry) {
+            if found != Some(entry) || comparison.marked_otherwise.contains(&port) {
                 let modify = found.is_some_and(|found| found.key() == entry.key());
                 *(if modify {
                     &mut differences.different

@@ -20,7 +20,7 @@ use shunt_bfrt_client as client;
 use shunt_calls::{Idle, Operation, Outcome, RelayEntry, WriteId};
 use shunt_latch::Found;
 use shunt_net::{Endpoint, FiveTuple};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ pub(crate) enum Command {
 enum Done {
     Up(u64, Box<Result<Link, String>>),
     Batch(u64, Batch),
-    Table(u64, Option<Vec<RelayEntry>>),
+    Table(u64, Option<(Vec<RelayEntry>, HashSet<Endpoint>)>),
     Samples(u64),
     Idle(Vec<Idle>),
     Nothing,

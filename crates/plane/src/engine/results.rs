@@ -5,6 +5,8 @@ use crate::admission::Change;
 use crate::batch::{Batch, Item};
 use crate::event::{Event, Written};
 use shunt_calls::{Operation, Outcome, RelayEntry};
+use shunt_net::Endpoint;
+use std::collections::HashSet;
 use std::time::Instant;
 use tokio::task::{Id, JoinError};
 
@@ -114,8 +116,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn table_read(&mut self, now: Instant, found: Option<Vec<RelayEntry>>) {
-        let Some(mut entries) = found else {
+    pub(super) fn table_read(&mut self, now: Instant, found: Option<(Vec<RelayEntry>, HashSet<Endpoint>)>) {
+        let Some((mut entries, marked_otherwise)) = found else {
             self.audit.failed(now + AUDIT_AGAIN);
             return;
         };
@@ -128,6 +130,10 @@ impl Engine {
             let keys = entries.iter().map(RelayEntry::key).collect();
             samples.samples().compare(&keys, |key| changed.contains(&key.dst));
         }
-        self.out.push(Event::Table { entries, changed });
+        self.out.push(Event::Table {
+            entries,
+            changed,
+            marked_otherwise,
+        });
     }
 }
