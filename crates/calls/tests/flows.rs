@@ -288,7 +288,7 @@ fn an_entry_with_another_dscp_than_the_configured_one_is_written_again() {
     bench.call("c1", 36000);
     bench.talk(36000);
     let present: Vec<RelayEntry> = bench.held.values().copied().collect();
-    let mut compare = |bench: &mut Bench, ports: HashSet<Endpoint>| {
+    let compare = |bench: &mut Bench, ports: HashSet<Endpoint>| {
         let mut comparison = bench
             .book
             .begin_compare(HashSet::new())

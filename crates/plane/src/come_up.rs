@@ -2,7 +2,7 @@
 
 use crate::admission_tables::update;
 use crate::error::PlaneError;
-use crate::event::Facts;
+use crate::event::{Facts, FormerMedia};
 use crate::questions;
 use crate::settings::Settings;
 use crate::tables::Tables;
@@ -14,13 +14,16 @@ use shunt_bfrt::values::{exact, number, range};
 use shunt_bfrt_client::Session;
 use shunt_calls::MediaRange;
 use shunt_net::octets;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the data plane looks for idle entries, and the bounds of their time-outs, ms.
 const IDLE_POLL_MS: u32 = 1_000;
 const IDLE_BOUNDS_MS: (u32, u32) = (1_000, 3_600_000);
+/// `$MATCH_PRIORITY` of a media range: ranges do not overlap.
+const PRIORITY: u32 = 1;
 /// google.rpc.Code.
 const EXISTS: i32 = 6;
 
@@ -41,14 +44,18 @@ pub(crate) async fn come_up(session: &Session, tables: &Tables, settings: &Setti
             .into_iter()
             .map(|update| ("end of the source filters and blocks of another agent".to_owned(), update)),
     );
-    updates.extend(missing_media(session, tables, settings).await?);
+    let (media, former_media) = compare_media(session, tables, settings).await?;
+    updates.extend(media);
     write(session, updates).await?;
     if let Some(samples) = &tables.samples {
         samples.adopt(session).await?;
     }
     let (name, totals) = (name(session, tables).await?, questions::totals(session, tables).await?);
     let capacity = totals.get("capacity").copied().unwrap_or(0);
-    Ok(tables.facts(name, capacity))
+    Ok(Facts {
+        former_media,
+        ..tables.facts(name, capacity)
+    })
 }
 
 /// Write the greylist, also again before its rows end.
@@ -100,28 +107,64 @@ fn idle_notices(table_id: u32) -> Bytes {
     update(Type::Insert, pb::Entity { entity: Some(entity) })
 }
 
-/// Updates for the media ranges that the data plane has not; those of others stay.
-async fn missing_media(session: &Session, tables: &Tables, settings: &Settings) -> Result<Vec<(String, Bytes)>, PlaneError> {
-    let mut updates = Vec::new();
+/// Updates for the media ranges that the data plane has not; and the ranges that it has, and the configuration no longer: the table is of this agent's
+/// program alone, so an agent before this one has written them.
+async fn compare_media(
+    session: &Session,
+    tables: &Tables,
+    settings: &Settings,
+) -> Result<(Vec<(String, Bytes)>, Vec<FormerMedia>), PlaneError> {
+    let (mut updates, mut former) = (Vec::new(), Vec::new());
     for (at, table) in tables.media.iter().enumerate() {
         let wanted: Vec<&MediaRange> = settings
             .media
             .iter()
             .filter(|range| usize::from(range.addr.is_ipv6()) == at)
             .collect();
-        let (Some(first), table) = (wanted.first(), table) else { continue };
         let Some(table) = table else {
-            tracing::warn!("the data plane has no media table for {}: no source is learned there", first.addr);
+            if let Some(first) = wanted.first() {
+                tracing::warn!("the data plane has no media table for {}: no source is learned there", first.addr);
+            }
             continue;
         };
         let form = MediaForm::new(table)?;
         let present = form.present(session).await?;
-        for range in wanted.into_iter().filter(|range| !present.contains(&form.key_of(range))) {
+        for range in wanted.into_iter().filter(|range| !present.contains_key(&form.key_of(range))) {
             let name = format!("media range {} to {} of {}", range.first_port, range.last_port, range.addr);
             updates.push((name, form.insert(range)));
         }
+        let all = present.iter().filter_map(|(key, priority)| Some((media_of(key)?, *priority)));
+        let others = all.filter(|(range, _)| !settings.media.is_empty() && !settings.media.contains(range));
+        former.extend(others.map(|(range, priority)| FormerMedia { range, priority }));
     }
-    Ok(updates)
+    Ok((updates, former))
+}
+
+/// Removes media ranges that the configuration no longer has.
+pub(crate) async fn remove_media(session: &Session, tables: &Tables, former: &[FormerMedia]) -> Result<(), PlaneError> {
+    let mut updates = Vec::new();
+    for FormerMedia { range, priority } in former {
+        let Some(table) = &tables.media[usize::from(range.addr.is_ipv6())] else {
+            continue;
+        };
+        let name = format!("end of media range {} to {} of {}", range.first_port, range.last_port, range.addr);
+        tracing::info!("data plane: {name}, which the configuration no longer has");
+        updates.push((name, MediaForm::new(table)?.update(Type::Delete, range, *priority)));
+    }
+    write(session, updates).await
+}
+
+/// The range of a media table's key.
+fn media_of((address, first, last): &(Vec<u8>, u64, u64)) -> Option<MediaRange> {
+    let addr = match address.as_slice() {
+        [a, b, c, d] => IpAddr::from([*a, *b, *c, *d]),
+        octets => IpAddr::from(<[u8; 16]>::try_from(octets).ok()?),
+    };
+    Some(MediaRange {
+        addr,
+        first_port: u16::try_from(*first).ok()?,
+        last_port: u16::try_from(*last).ok()?,
+    })
 }
 
 /// Field numbers of a media table.
@@ -155,7 +198,7 @@ impl<'a> MediaForm<'a> {
     }
 
     /// What is in the table: address, first and last port.
-    async fn present(&self, session: &Session) -> Result<HashSet<(Vec<u8>, u64, u64)>, PlaneError> {
+    async fn present(&self, session: &Session) -> Result<HashMap<(Vec<u8>, u64, u64), u32>, PlaneError> {
         let entry = pb::TableEntry {
             table_id: self.table.id,
             ..Default::default()
@@ -165,7 +208,7 @@ impl<'a> MediaForm<'a> {
         Ok(found.into_iter().filter_map(|entity| self.read(entity)).collect())
     }
 
-    fn read(&self, encoded: Bytes) -> Option<(Vec<u8>, u64, u64)> {
+    fn read(&self, encoded: Bytes) -> Option<((Vec<u8>, u64, u64), u32)> {
         use shunt_bfrt::pb::key_field::MatchType;
         let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
             return None;
@@ -175,17 +218,28 @@ impl<'a> MediaForm<'a> {
         };
         let field = |id| key.fields.iter().find(|field| field.field_id == id)?.match_type.as_ref();
         match (field(self.address)?, field(self.ports)?) {
-            (MatchType::Exact(address), MatchType::Range(ports)) => Some((address.value.to_vec(), number(&ports.low), number(&ports.high))),
+            (MatchType::Exact(address), MatchType::Range(ports)) => {
+                let priority = match self.priority.and_then(field) {
+                    Some(MatchType::Exact(priority)) => number(&priority.value),
+                    _ => u64::from(PRIORITY),
+                };
+                let range = (address.value.to_vec(), number(&ports.low), number(&ports.high));
+                Some((range, u32::try_from(priority).unwrap_or(PRIORITY)))
+            }
             _ => None,
         }
     }
 
     fn insert(&self, media: &MediaRange) -> Bytes {
+        self.update(Type::Insert, media, PRIORITY)
+    }
+
+    fn update(&self, what: Type, media: &MediaRange, priority: u32) -> Bytes {
         let mut fields = vec![
             exact(self.address, &*octets(media.addr)),
             range(self.ports, media.first_port.to_be_bytes(), media.last_port.to_be_bytes()),
         ];
-        fields.extend(self.priority.map(|id| exact(id, 1_u32.to_be_bytes())));
+        fields.extend(self.priority.map(|id| exact(id, priority.to_be_bytes())));
         let entry = pb::TableEntry {
             table_id: self.table.id,
             value: Some(table_entry::Value::Key(pb::TableKey { fields })),
@@ -196,7 +250,7 @@ impl<'a> MediaForm<'a> {
             ..Default::default()
         };
         let entity = entity::Entity::TableEntry(entry);
-        update(Type::Insert, pb::Entity { entity: Some(entity) })
+        update(what, pb::Entity { entity: Some(entity) })
     }
 }
 

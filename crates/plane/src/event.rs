@@ -1,7 +1,7 @@
 //! What the plane tells: plain data, in the order in which it happened.
 
 use bytes::Bytes;
-use shunt_calls::{Counters, Idle, Notice, Operation, Outcome, RelayEntry, WriteId};
+use shunt_calls::{Counters, Idle, MediaRange, Notice, Operation, Outcome, RelayEntry, WriteId};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,6 +26,16 @@ pub struct Facts {
     pub filters_sources: bool,
     /// Addresses that a source filter has room for.
     pub filter_addresses: usize,
+    /// Media ranges of a former configuration: entries there are this agent's, and a range goes with its last entry.
+    pub former_media: Vec<FormerMedia>,
+}
+
+/// A media range that the data plane has and the configuration no longer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormerMedia {
+    pub range: MediaRange,
+    /// Its `$MATCH_PRIORITY`.
+    pub priority: u32,
 }
 
 /// The result of a write.

@@ -60,7 +60,7 @@ mod wire;
 
 pub use drops::DROPPED;
 pub use error::PlaneError;
-pub use event::{Event, Facts, Written};
+pub use event::{Event, Facts, FormerMedia, Written};
 pub use plane::Plane;
 pub use questions::Trace;
 pub use routes::Routes;

@@ -171,6 +171,7 @@ impl Tables {
             knows_idle_times: self.quality.iter().any(Option::is_some),
             filters_sources: self.admission.filter_sources(),
             filter_addresses: self.admission.filter_addresses(),
+            former_media: Vec::new(),
         }
     }
 

@@ -85,6 +85,41 @@ async fn the_table_names_the_ports_that_changed_while_it_was_read() {
 }
 
 #[tokio::test]
+async fn a_former_media_range_stays_the_agents_until_its_last_entry_is_gone() {
+    let (switch, mut lab) = lab("former").await;
+    let old = entry(1, 10_000, 2);
+    assert_eq!(lab.outcomes(&[Operation::Insert(old)]).await, [Outcome::Done]);
+    drop(lab);
+    let mut moved = settings(&switch);
+    moved.media[0].first_port = 20_000;
+    moved.media[0].last_port = 29_999;
+    // Also after a second restart.
+    for _ in 0..2 {
+        let mut lab = Lab::start(moved.clone());
+        lab.up().await;
+        let table = lab.until(|event| {
+            if let Event::Table { entries, .. } = event {
+                Some(entries)
+            } else {
+                None
+            }
+        });
+        assert_eq!(table.await, [old]);
+        assert_eq!(switch.rows("media").len(), 2);
+    }
+    let mut lab = Lab::start(moved);
+    lab.up().await;
+    assert_eq!(lab.outcomes(&[Operation::Delete(old.key())]).await, [Outcome::Done]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while switch.rows("media").len() > 1 {
+        assert!(Instant::now() < deadline, "the former range stays");
+        lab.plane.audit();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(switch.rows("media")[0].0[1][..2], 20_000_u16.to_be_bytes());
+}
+
+#[tokio::test]
 async fn the_table_names_the_ports_whose_entries_have_another_dscp() {
     let (switch, mut lab) = lab("marks").await;
     let written = entry(1, 10_000, 2);

@@ -9,7 +9,7 @@ use crate::audit::Audit;
 use crate::batch::{Batch, Item};
 use crate::collisions::Collisions;
 use crate::come_up::refresh_greylist;
-use crate::event::Event;
+use crate::event::{Event, FormerMedia};
 use crate::pace::Pace;
 use crate::plane::{Link, Shared};
 use crate::questions;
@@ -85,6 +85,8 @@ pub(crate) struct Engine {
     /// Streams that are counted by themselves are being written.
     sampling: bool,
     greylist_due: Option<Instant>,
+    /// Media ranges of a former configuration that still have entries.
+    former_media: Vec<FormerMedia>,
     tasks: JoinSet<Done>,
     out: Vec<Event>,
 }
@@ -113,6 +115,7 @@ impl Engine {
             idle_since: HashMap::new(),
             sampling: false,
             greylist_due: None,
+            former_media: Vec::new(),
             tasks: JoinSet::new(),
             out: Vec::new(),
         }

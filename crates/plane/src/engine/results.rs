@@ -3,6 +3,7 @@
 use super::{AUDIT_AGAIN, Done, Engine};
 use crate::admission::Change;
 use crate::batch::{Batch, Item};
+use crate::come_up::remove_media;
 use crate::event::{Event, Written};
 use shunt_calls::{Operation, Outcome, RelayEntry};
 use shunt_net::Endpoint;
@@ -116,6 +117,24 @@ impl Engine {
         }
     }
 
+    /// Removes the media ranges of a former configuration in which there is no entry left.
+    fn end_former_media(&mut self, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
+        let ports = entries.iter().map(RelayEntry::port).chain(changed.iter().copied());
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.former_media)
+            .into_iter()
+            .partition(|former| ports.clone().any(|port| former.range.contains(port)));
+        self.former_media = kept;
+        let Some(link) = self.up.clone().filter(|_| !gone.is_empty()) else {
+            return;
+        };
+        self.tasks.spawn(async move {
+            if let Err(error) = remove_media(&link.session, &link.tables, &gone).await {
+                tracing::warn!("media ranges that the configuration no longer has cannot be removed: {error}");
+            }
+            Done::Nothing
+        });
+    }
+
     pub(super) fn table_read(&mut self, now: Instant, found: Option<(Vec<RelayEntry>, HashSet<Endpoint>)>) {
         let Some((mut entries, marked_otherwise)) = found else {
             self.audit.failed(now + AUDIT_AGAIN);
@@ -123,7 +142,9 @@ impl Engine {
         };
         let changed = self.audit.end(now, entries.len());
         let media = &self.settings.media;
-        entries.retain(|entry| media.is_empty() || media.iter().any(|range| range.contains(entry.port())));
+        let former = self.former_media.iter().map(|former| &former.range);
+        entries.retain(|entry| media.is_empty() || media.iter().chain(former.clone()).any(|range| range.contains(entry.port())));
+        self.end_former_media(&entries, &changed);
         self.shared.counts.audited();
         self.hold_hashes(now, &mut entries, &changed);
         if let Some(samples) = self.up.as_ref().and_then(|link| link.tables.samples.as_ref()) {
