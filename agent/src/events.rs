@@ -3,8 +3,8 @@
 use crate::facts::{KEPT, counted, entry, happened, micros, table};
 use crate::{clock::Clock, facts};
 use shunt_admin::{
-    AgentFacts, AgentWhat, CallFacts, CallWhat, ControlFacts, Event, EventLog, Facts, LearnFacts, LinkFacts, LinkWhat, Repeats, StateFacts,
-    Text, Verdict,
+    AgentFacts, AgentWhat, CallFacts, CallWhat, ControlFacts, Event, EventLog, Facts, LearnFacts, LinkFacts, LinkWhat, Repeated, Repeats,
+    StateFacts, Text, Verdict,
 };
 use shunt_calls::{Book, Ended, Happening, LineId, LineView, Notice, Reason, Refusal, RelayId, State, StreamId, Time};
 use shunt_control::Rare;
@@ -20,6 +20,21 @@ use std::time::Duration;
 const GATHERED: Duration = Duration::from_secs(1);
 const MOST_GATHERED: usize = 512;
 
+/// A limit that is met again and again is one event until it has not been met for so long.
+const CALM: Duration = Duration::from_secs(60);
+
+/// When a limit was last met.
+#[derive(Debug, Default)]
+struct Episode(Option<Duration>);
+
+impl Episode {
+    /// The limit is met; true: for the first time after a calm.
+    fn begins(&mut self, now: Duration) -> bool {
+        let last = self.0.replace(now);
+        last.is_none_or(|last| now.saturating_sub(last) >= CALM)
+    }
+}
+
 /// Packets that are like one before: their stream, source and verdict.
 type Alike = (StreamId, Endpoint, Verdict);
 
@@ -29,6 +44,7 @@ pub struct Events {
     log: Option<EventLog>,
     clock: Clock,
     learned: Mutex<Repeats<Alike, Event>>,
+    overflow: Mutex<Episode>,
     limits: Mutex<Rare>,
 }
 
@@ -59,6 +75,7 @@ impl Events {
             log,
             clock,
             learned: Mutex::new(Repeats::new(GATHERED, MOST_GATHERED)),
+            overflow: Mutex::default(),
             limits: Mutex::default(),
         }
     }
@@ -134,12 +151,12 @@ impl Events {
     pub fn tell_gathered(&self) {
         let now = self.clock.uptime();
         let mut learned = lock(&self.learned);
-        while let Some((event, repeated)) = learned.take_ended(now) {
-            self.append(|| with_count(event, repeated));
+        while let Some(repeated) = learned.take_ended(now) {
+            self.append(|| gathered(repeated, now));
         }
-        let others = learned.take_others();
-        if others > 0 {
-            let detail = format!("{others} packets that met no entry came from more sources than are told apart ({MOST_GATHERED})");
+        if learned.take_others() > 0 && lock(&self.overflow).begins(now) {
+            let detail =
+                format!("packets that meet no entry come from more than {MOST_GATHERED} sources a second: further sources have no event");
             self.agent(AgentWhat::Limit, &detail);
         }
     }
@@ -236,12 +253,18 @@ impl Events {
     }
 }
 
-fn with_count(event: Event, repeated: u32) -> Event {
+/// The event of packets like one before, at the time of the last of them.
+fn gathered(repeated: Repeated<Event>, now: Duration) -> Event {
+    let Repeated { value: event, count, last } = repeated;
     let facts = match event.facts {
-        Facts::Learn(facts) => Facts::Learn(LearnFacts { count: repeated, ..facts }),
+        Facts::Learn(facts) => Facts::Learn(LearnFacts { count, ..facts }),
         other => other,
     };
-    Event { facts, ..event }
+    Event {
+        facts,
+        ago: now.saturating_sub(last),
+        ..event
+    }
 }
 
 fn of_line(line: Option<LineView>, facts: Facts) -> Event {
@@ -267,5 +290,33 @@ fn link(name: &str, what: LinkWhat, detail: Option<&str>) -> LinkFacts {
         what,
         name: name.into(),
         detail: detail.map(Into::into),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathered_packets_are_told_at_the_time_of_the_last() {
+        for (last, now) in [(20, 1_100), (1_100, 1_100), (5, 60_000)] {
+            let repeated = Repeated {
+                value: Event::of_agent(Facts::Agent(AgentFacts::of(AgentWhat::Limit))),
+                count: 2,
+                last: Duration::from_millis(last),
+            };
+            assert_eq!(
+                gathered(repeated, Duration::from_millis(now)).ago,
+                Duration::from_millis(now - last)
+            );
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_met_again_and_again_is_told_once() {
+        let mut episode = Episode::default();
+        let told = (0..100).filter(|n| episode.begins(CALM / 4 * *n)).count();
+        assert_eq!(told, 1);
+        assert!(episode.begins(CALM * 100), "after a calm it is another one");
     }
 }

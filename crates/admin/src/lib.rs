@@ -12,6 +12,6 @@ mod server;
 
 pub use admin::Admin;
 pub use log::{EventLog, Follow, LogError, LogSettings, LogStatus};
-pub use repeats::Repeats;
+pub use repeats::{Repeated, Repeats};
 pub use server::{Server, ServerError, ServerSettings, bind_unix, serve_metrics};
 pub use shunt_admin_model::*;

@@ -4,12 +4,22 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
+/// Things like one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeated<V> {
+    /// What is to be said of them.
+    pub value: V,
+    pub count: u32,
+    /// When the last one came.
+    pub last: Duration,
+}
+
 /// Counts like things within a window, with what is to be said of those after the first. It holds a bounded number of them.
 #[derive(Debug)]
 pub struct Repeats<K, V> {
     window: Duration,
     most: usize,
-    counts: HashMap<K, Option<(V, u32)>>,
+    counts: HashMap<K, Option<Repeated<V>>>,
     /// When each window ends, the next one first.
     ends: VecDeque<(Duration, K)>,
     /// What found no place.
@@ -33,8 +43,13 @@ impl<K: Clone + Eq + Hash, V> Repeats<K, V> {
     /// `now` never goes back.
     pub fn admit(&mut self, now: Duration, key: &K, make: impl FnOnce() -> V) -> bool {
         if let Some(repeated) = self.counts.get_mut(key) {
-            let (_, count) = repeated.get_or_insert_with(|| (make(), 0));
-            *count = count.saturating_add(1);
+            let repeated = repeated.get_or_insert_with(|| Repeated {
+                value: make(),
+                count: 0,
+                last: now,
+            });
+            repeated.count = repeated.count.saturating_add(1);
+            repeated.last = now;
             return false;
         }
         if self.counts.len() >= self.most {
@@ -46,9 +61,8 @@ impl<K: Clone + Eq + Hash, V> Repeats<K, V> {
         true
     }
 
-    /// What is to be said of things whose window has ended, with how often they were repeated in it; `None`: there is none. Those without
-    /// repetition are passed over.
-    pub fn take_ended(&mut self, now: Duration) -> Option<(V, u32)> {
+    /// Things whose window has ended; `None`: there is none. Those without repetition are passed over.
+    pub fn take_ended(&mut self, now: Duration) -> Option<Repeated<V>> {
         while self.ends.front().is_some_and(|(end, _)| *end <= now) {
             let (_, key) = self.ends.pop_front()?;
             if let Some(repeated) = self.counts.remove(&key).flatten() {
@@ -76,14 +90,15 @@ mod tests {
             let (mut now, mut events, mut counted) = (Duration::ZERO, 0u64, 0u64);
             for (pause, key) in &steps {
                 now += Duration::from_millis(*pause);
-                while let Some((_, count)) = repeats.take_ended(now) {
-                    counted += u64::from(count);
+                while let Some(repeated) = repeats.take_ended(now) {
+                    prop_assert!(repeated.last <= now);
+                    counted += u64::from(repeated.count);
                 }
                 events += u64::from(repeats.admit(now, key, || ()));
                 prop_assert!(repeats.counts.len() <= most && repeats.ends.len() == repeats.counts.len());
             }
-            while let Some((_, count)) = repeats.take_ended(Duration::MAX) {
-                counted += u64::from(count);
+            while let Some(repeated) = repeats.take_ended(Duration::MAX) {
+                counted += u64::from(repeated.count);
             }
             prop_assert_eq!(events + counted + repeats.take_others(), steps.len() as u64);
             prop_assert!(repeats.ends.is_empty());
@@ -97,7 +112,16 @@ mod tests {
         assert!(!repeats.admit(Duration::from_millis(500), &"a", || "second"));
         assert!(!repeats.admit(Duration::from_millis(999), &"a", || "third"));
         assert_eq!(repeats.take_ended(Duration::from_millis(999)), None);
-        assert_eq!(repeats.take_ended(Duration::from_secs(1)), Some(("second", 2)));
+        let repeated = Repeated {
+            value: "second",
+            count: 2,
+            last: Duration::from_millis(999),
+        };
+        assert_eq!(
+            repeats.take_ended(Duration::from_secs(3)),
+            Some(repeated),
+            "the time is the last packet's"
+        );
         assert!(repeats.admit(Duration::from_secs(1), &"a", || "fourth"));
     }
 }
