@@ -273,3 +273,43 @@ fn without_a_data_plane_nobody_says_that_no_packet_was_seen() {
         assert_eq!(bench.reason("c1", Side::Caller), reason);
     }
 }
+
+#[test]
+fn a_silent_stream_is_looked_at_again_when_the_data_plane_is_back() {
+    for resumed in [false, true] {
+        let mut bench = Bench::new(Settings::default());
+        bench.call("c1", 36000);
+        bench.talk(36000);
+        bench.pass(40_000);
+        idle(&mut bench, 36002, true);
+        let reason = |bench: &Bench| bench.reason("c1", Side::Caller);
+        assert_eq!(reason(&bench), Reason::Silent);
+        let key = bench.held[&end("10.9.0.1:36002")].key();
+        // The notice that it meets packets again is lost: the data plane is away just then.
+        let lines = bench.book.line_ids();
+        bench.book.set_data_plane(false);
+        let away = bench.book.look_at(bench.now, &lines);
+        assert!(
+            !away.iter().any(|decision| matches!(decision, Decision::ReadIdle(_))),
+            "nobody answers"
+        );
+        bench.book.set_data_plane(true);
+        let back = bench.book.look_at(bench.now, &lines);
+        let asked: Vec<_> = back
+            .iter()
+            .filter_map(|decision| match decision {
+                Decision::ReadIdle(keys) => Some(keys.as_slice()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(asked, [[key]]);
+        let idle = Duration::from_millis(if resumed { 20 } else { 50_000 });
+        let read = Idle {
+            key,
+            idle: Some(idle),
+            sequence: None,
+        };
+        bench.book.idle_times(bench.now, &[read]);
+        assert_eq!(reason(&bench) == Reason::Silent, !resumed);
+    }
+}

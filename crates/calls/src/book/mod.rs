@@ -187,6 +187,14 @@ impl Book {
                 failure.until = now;
             }
         }
+        // While the data plane was away it could not report that a silent stream met packets again.
+        let silent = self
+            .present(line)
+            .filter(|(id, _)| line.stream(id.sender, id.component).idle_since.is_some());
+        let keys: Vec<FiveTuple> = silent.map(|(_, entry)| entry.key()).collect();
+        if self.available && !keys.is_empty() {
+            self.out.push(Decision::ReadIdle(keys));
+        }
         self.sync(line, now);
     }
 
