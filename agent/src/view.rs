@@ -70,6 +70,8 @@ fn leg_view(leg: &shunt_calls::LegView, look: Look) -> LegView {
         payload_types: leg.payload_types.to_vec(),
         allowed_sources: leg.filter.map(<[_]>::to_vec),
         sdp: leg.sdp.map(sdp),
+        sends_from: leg.misdirected.map(|seen| seen.source),
+        sends_to: leg.misdirected.map(|seen| seen.port),
         relay_packets: leg.relay_packets.map(|(packets, _)| packets),
         relay_packets_age_s: leg.relay_packets.map(|(_, at)| look.age(at)),
     }

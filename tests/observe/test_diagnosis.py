@@ -429,3 +429,11 @@ def test_an_answer_in_sip_without_a_command_is_said() -> None:
     open_line = line(relayed("caller", "waiting-for-answer"), relayed("callee", "waiting-for-answer"), callee=unheard("callee", signalled=None), caller=leg("caller", relay_port=None))
     text = case.findings(snapshot(open_line))[0].text
     assert "answered the call (200), and no command with the answer came to the agent" in text
+
+
+@pytest.mark.parametrize("source", [CALLEE, "198.51.100.7:4711"], ids=["its signalled address", "another port"])
+def test_a_phone_that_sends_to_a_wrong_port_is_named_with_it(source: str) -> None:
+    wrong = line(offloaded("caller", 200, reason="one-way"), relayed("callee", "waiting-for-media"), callee=unheard("callee", sends_from=source, sends_to="203.0.113.1:40000"))
+    words = Case().words(snapshot(wrong))
+    assert f"packets from {source} arrive at 203.0.113.1:40000, and it was told to send to {TO_CALLEE}" in words
+    assert "blocks what it sends" not in words, "no guess beside a fact"

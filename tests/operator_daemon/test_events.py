@@ -137,7 +137,7 @@ def test_a_call_is_judged_and_recorded_by_its_end() -> None:
 
 def leg(**more: Any) -> dict[str, Any]:
     base = {"signalled": CALLER, "latched": CALLER, "latched_rtcp": None, "relay_port": f"{RELAY}:35000", "asymmetric": False, "source_mismatches": 0}
-    return base | {"payload_types": [[8, 6]], "allowed_sources": None, "sdp": None, "relay_packets": None, "relay_packets_age_s": None} | more
+    return base | {"payload_types": [[8, 6]], "allowed_sources": None, "sdp": None, "sends_from": None, "sends_to": None, "relay_packets": None, "relay_packets_age_s": None} | more
 
 
 def running(idle_s: float | None, error: str | None = None) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def leg(party: str, **more: Any) -> JSON:
     """A party of a call that runs, whose packets come from where signalling says."""
     address, port = (CALLER, TO_CALLER) if party == "caller" else (CALLEE, TO_CALLEE)
     made: JSON = {"signalled": address, "latched": address, "latched_rtcp": None, "relay_port": port, "asymmetric": False, "source_mismatches": 0}
-    made |= {"payload_types": [[8, 6]], "allowed_sources": None, "sdp": None, "relay_packets": None, "relay_packets_age_s": None}
+    made |= {"payload_types": [[8, 6]], "allowed_sources": None, "sdp": None, "sends_from": None, "sends_to": None, "relay_packets": None, "relay_packets_age_s": None}
     return made | more
 
 

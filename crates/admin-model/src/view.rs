@@ -285,6 +285,9 @@ pub struct LegView {
     pub allowed_sources: Option<Vec<IpAddr>>,
     /// The party's last SDP of this line, where a copy of it came.
     pub sdp: Option<SdpLine>,
+    /// While nothing of it has arrived at `relay_port`: the source and the port of its packets that arrive elsewhere.
+    pub sends_from: Option<Endpoint>,
+    pub sends_to: Option<Endpoint>,
     /// Packets that the relay counted, and how old that is.
     pub relay_packets: Option<u64>,
     pub relay_packets_age_s: Option<f64>,

@@ -38,6 +38,7 @@ mod journal;
 mod leg;
 mod limits;
 mod line;
+mod misdirected;
 mod plan;
 mod reason;
 mod recent;
@@ -56,6 +57,7 @@ pub use journal::{
     DirectionRow, EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, SdpRow, StreamRow, Text,
 };
 pub use limits::Refusal;
+pub use misdirected::Misdirected;
 pub use reason::Reason;
 pub use sdp::{Sdp, SdpFormat, SdpKind};
 pub use settings::{Limits, MediaRange, Rate, Relay, RelayKind, Settings};

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use shunt_calls::*;
 use shunt_hep::sip::Message;
+use shunt_net::Endpoint;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -312,4 +313,59 @@ fn a_silent_stream_is_looked_at_again_when_the_data_plane_is_back() {
         bench.book.idle_times(bench.now, &[read]);
         assert_eq!(reason(&bench) == Reason::Silent, !resumed);
     }
+}
+
+fn misdirected(bench: &Bench, side: Side) -> Option<(Endpoint, Endpoint)> {
+    let seen = bench.line("c1").leg(side).misdirected?;
+    Some((seen.source, seen.port))
+}
+
+#[test]
+fn a_party_that_sends_to_a_wrong_port_is_seen_there() {
+    let own = end("10.9.0.1:36002");
+    // A port of no call, of the other party, of another call, of RTCP's parity; from the signalled port, or from another one of the address.
+    for wrong in ["10.9.0.1:40000", "10.9.0.1:36000", "10.9.0.1:36100", "10.9.0.1:40001"] {
+        for source in ["10.1.0.2:6000", "10.1.0.2:6999"] {
+            let mut bench = Bench::new(Settings::default());
+            bench.call("c1", 36000);
+            assert_eq!(bench.line("c1").leg(Side::Caller).relay, Some(own));
+            bench.say("Uc0 c2 10.3.0.9 6000 a", "36100 10.9.0.1");
+            bench.say("Lc0 c2 10.4.0.9 7000 a b", "36102 10.9.0.1");
+            assert_eq!(misdirected(&bench, Side::Caller), None);
+            bench.packet(source, wrong, 5);
+            assert_eq!(
+                misdirected(&bench, Side::Caller),
+                Some((end(source), end(wrong))),
+                "{source} to {wrong}"
+            );
+            assert_eq!(misdirected(&bench, Side::Callee), None);
+            // It has found its port.
+            for _ in 0..8 {
+                bench.packet("10.1.0.2:6000", "10.9.0.1:36002", 5);
+            }
+            assert_eq!(misdirected(&bench, Side::Caller), None);
+        }
+    }
+}
+
+#[test]
+fn packets_before_a_call_and_of_others_are_not_its_party() {
+    let mut bench = Bench::new(Settings::default());
+    bench.packet("10.1.0.2:6000", "10.9.0.1:40000", 5);
+    bench.pass(1_000);
+    bench.call("c1", 36000);
+    bench.packet("10.5.0.9:6000", "10.9.0.1:40000", 6);
+    assert_eq!(
+        misdirected(&bench, Side::Caller),
+        None,
+        "before the call, or from an address of nobody's"
+    );
+    for source in ["10.1.0.2:5000", "10.1.0.2:5002"] {
+        bench.packet(source, "10.9.0.1:40000", 7);
+    }
+    assert_eq!(
+        misdirected(&bench, Side::Caller),
+        None,
+        "two sources of the address: either may be the party"
+    );
 }

@@ -220,6 +220,8 @@ class Leg(TypedDict):
     payload_types: list[tuple[int, int]]
     allowed_sources: list[str] | None
     sdp: SdpLine | None
+    sends_from: str | None
+    sends_to: str | None
     relay_packets: int | None
     relay_packets_age_s: float | None
 

@@ -28,7 +28,8 @@ class Leg:
     """A party of a media line.
 
     relay: the relay port that it sends to; latched, latched_rtcp: where its packets come from; contested: whether two sources claim to be it;
-    payload_types: packets noticed of each; sdp: the last one seen of it; relay_packets: what the relay counted, where it was asked, so long ago.
+    payload_types: packets noticed of each; sdp: the last one seen of it; relay_packets: what the relay counted, where it was asked, so long ago;
+    sends_from, sends_to: while nothing of it has arrived at its relay port, the source and the port of its packets that arrive elsewhere.
     """
 
     signalled: Endpoint | None = None
@@ -42,6 +43,8 @@ class Leg:
     sdp: SdpMedia | None = None
     relay_packets: int | None = None
     relay_packets_age_s: float | None = None
+    sends_from: Endpoint | None = None
+    sends_to: Endpoint | None = None
 
     @property
     def held(self) -> bool:

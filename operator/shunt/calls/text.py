@@ -78,10 +78,11 @@ def _leg(leg: Mapping[str, Any]) -> str:
     else:
         heard = f"sends from {learned} ({'as signalled' if learned == signalled else 'not as signalled'})"
     rtcp = f", RTCP from {leg['learned_rtcp']}" if leg.get("learned_rtcp") else ""
+    elsewhere = f" (but {leg['sends_from']} sends to {leg['sends_to']})" if leg.get("sends_to") else ""
     counted = leg.get("relay_packets")
     carried = "" if not counted else f"; the relay has counted {counted} packets of it{_age(leg.get('relay_packets_age_s'))}"
     others = "" if not leg.get("source_mismatches") else f"; {count(leg['source_mismatches'], 'packet')} came there from other sources"
-    return f"signalled {signalled or '-'}; {heard}{rtcp}; told to send to relay port {relay or '-'}{others}{carried}"
+    return f"signalled {signalled or '-'}; {heard}{rtcp}; told to send to relay port {relay or '-'}{elsewhere}{others}{carried}"
 
 
 def _age(seconds: float | None) -> str:

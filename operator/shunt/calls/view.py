@@ -52,6 +52,8 @@ def _leg(leg: Leg) -> dict[str, Any]:
         "source_mismatches": leg.source_mismatches,
         "relay_packets": leg.relay_packets,
         "relay_packets_age_s": leg.relay_packets_age_s,
+        "sends_from": _text(leg.sends_from),
+        "sends_to": _text(leg.sends_to),
     }
 
 

@@ -372,7 +372,13 @@ def _about_sending(party: _Party, say: _Say) -> None:
     if not party.sends and not leg.held and not party.means_to_be_silent:
         sources = party.sources()
         said = f"signalling names {leg.signalled} as its own" if leg.signalled is not None else "signalling named no address of it"
-        if not sources:
+        if leg.sends_to is not None:
+            say(
+                "problem",
+                f"The {party.name} sends to a wrong port: packets from {leg.sends_from} arrive at {leg.sends_to}, and it was told to send to {leg.relay} ({said}). The SDP that it got was changed on the way, or it keeps the port of another call.",
+                party,
+            )
+        elif not sources:
             cause = "It is muted without sending silence, a firewall or NAT on its side blocks what it sends, or it sends elsewhere because the SDP that it got was changed on the way"
             say("problem", f"Not one packet reached {leg.relay}, the relay port that the {party.name} was told to send to ({said}). {cause}.", party)
             if (private := party.private) is not None:

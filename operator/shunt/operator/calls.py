@@ -83,6 +83,8 @@ def _leg(view: Mapping[str, Any], contested: bool) -> Leg:
         sdp=sdp_media(view["sdp"]),
         relay_packets=view["relay_packets"],
         relay_packets_age_s=view["relay_packets_age_s"],
+        sends_from=endpoint(view["sends_from"]),
+        sends_to=endpoint(view["sends_to"]),
     )
 
 

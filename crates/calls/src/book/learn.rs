@@ -21,6 +21,13 @@ pub struct Notice {
     pub payload_type: Option<u8>,
 }
 
+impl Notice {
+    /// Whether the packet looks like RTCP (RFC 5761 section 4).
+    fn is_rtcp(&self) -> bool {
+        self.payload_type.is_some_and(|payload_type| (64..96).contains(&payload_type))
+    }
+}
+
 /// A time that lies back by a duration.
 pub(super) fn ago(now: Time, duration: Duration) -> Time {
     Time::from_nanos(now.as_nanos().saturating_sub(Time::from(duration).as_nanos()))
@@ -45,6 +52,9 @@ impl Book {
         if self.former.goes_on(now, port, source, notice.media, component) {
             return;
         }
+        if !notice.is_rtcp() {
+            self.arrivals.note(now, source, port);
+        }
         match self.learner.missed(now, source, port.port) {
             Some(Found::Address(addr)) if self.learner.parties.contains(addr) => {}
             Some(found) => self.out.push(Decision::Block(found)),
@@ -66,6 +76,9 @@ impl Book {
         let leg = line.leg_mut(id.sender);
         leg.noticed |= component == Component::Rtp;
         let before = leg.latch(component).learned();
+        if before != Some(source) && !notice.is_rtcp() {
+            self.arrivals.note(now, source, port);
+        }
         let mut verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
         if verdict == Verdict::Waiting && component == Component::Rtcp && leg.is_rtcp_of_party(source) {
             leg.rtcp.adopt(now, source, None);

@@ -29,6 +29,7 @@ use crate::former::FormerStreams;
 use crate::ids::{ByLine, ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
 use crate::limits::SourceRates;
 use crate::line::Line;
+use crate::misdirected::Arrivals;
 use crate::plan::plan;
 use crate::reason::Reason;
 use crate::recent::Recent;
@@ -78,6 +79,7 @@ pub struct Book {
     rates: SourceRates,
     /// Packets at ports of calls that were not their party's.
     mismatches: u64,
+    arrivals: Arrivals,
     timers: Timers,
     /// RTP streams by state and reason.
     counts: [[usize; Reason::ALL.len()]; State::ALL.len()],
@@ -109,6 +111,7 @@ impl Book {
             modifiers: Alike::default(),
             rates: SourceRates::new(),
             mismatches: 0,
+            arrivals: Arrivals::new(),
             timers: Timers::default(),
             counts: [[0; Reason::ALL.len()]; State::ALL.len()],
             draining: false,

@@ -5,11 +5,13 @@ use crate::call::Call;
 use crate::entry::{Counters, RelayEntry};
 use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::line::Line;
+use crate::misdirected::Misdirected;
 use crate::reason::Reason;
 use crate::sdp::Sdp;
 use shunt_latch::{Component, Time};
 use shunt_net::Endpoint;
 use shunt_rtpproxy::Session;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -58,6 +60,8 @@ pub struct LegView<'a> {
     pub sdp: Option<&'a Sdp>,
     /// RTP packets that the relay has counted, and when it was asked.
     pub relay_packets: Option<(u64, Time)>,
+    /// Where it sends to, if nothing of it has arrived at its own relay port.
+    pub misdirected: Option<Misdirected>,
     /// Who may send to the relay port; `None`: everybody.
     pub filter: Option<&'a [IpAddr]>,
 }
@@ -124,8 +128,33 @@ impl<'a> LineView<'a> {
             payload_types: &leg.payload_types,
             sdp: leg.sdp.as_ref(),
             relay_packets: self.line.relay_counts.map(|(counts, at)| (counts[side.index()], at)),
+            misdirected: self.misdirected(side),
             filter: leg.filter.as_deref(),
         }
+    }
+
+    /// Where a party sends to, if nothing of it has arrived at its own relay port: by its signalled address and port, else by its address, if one
+    /// party and one source are there.
+    fn misdirected(&self, side: Side) -> Option<Misdirected> {
+        let leg = self.line.leg(side);
+        let right = leg.relay.filter(|_| leg.rtp.learned().is_none() && self.line.released.is_none())?;
+        let elsewhere = |addr| self.book.arrivals.elsewhere(addr, right, self.line.created);
+        let exact = leg
+            .signalled
+            .and_then(|signalled| elsewhere(signalled.addr).find(|seen| seen.source == signalled));
+        exact.or_else(|| {
+            let named: BTreeSet<IpAddr> = leg.rtp.names().iter().map(|name| name.addr).collect();
+            let alone = named.into_iter().filter(|addr| !self.book.learner.parties.is_shared(*addr));
+            let mut seen = alone.flat_map(elsewhere).filter(|seen| !self.is_latched(*seen));
+            seen.next().filter(|_| seen.next().is_none())
+        })
+    }
+
+    /// Whether a packet belongs to the party that is told to send there.
+    fn is_latched(&self, seen: Misdirected) -> bool {
+        let owner = self.book.table.stream_at(seen.port);
+        let line = owner.and_then(|id| Some((id, self.book.lines.get(&id.line)?)));
+        line.is_some_and(|(id, line)| line.leg(id.sender).latch(id.component).is_latched_to(seen.source))
     }
 
     #[must_use]
