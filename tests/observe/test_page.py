@@ -272,6 +272,9 @@ def test_a_page_that_is_opened_later_shows_what_events_told_of_a_dead_agent(page
     assert page.browser.evaluate("[...document.querySelectorAll('#rooms tbody tr')].map((one) => [...one.cells].map((cell) => cell.innerText).join())") == ["hall/1 b,–,2"]
     page.picture(f"agent-dead-later-{width}", "#calls")
     page.check()
+    page.browser.evaluate("void (() => { const state = document.getElementById('state'); state.value = 'problems'; state.dispatchEvent(new Event('change')); })()")
+    page.browser.await_that("document.getElementById('trouble').innerText.includes('The agent does not answer')")
+    assert page.browser.evaluate(ROWS + ".length") == 0 and page.text("#total") == "", "which calls have problems now is not known"
     page.call(WELL)
     marked(page, "The agent does not answer")
     assert "unknown" in page.text("#parties") and "what was known before" in page.text("#diagnosis")
@@ -382,6 +385,7 @@ def test_draining_and_findings_are_on_top(page: Page, width: int) -> None:
     for behind in ("", f"#{quote(WELL)}", "#/conferences/tower"):
         page.open(behind)
         page.browser.await_that("document.getElementById('chips').innerText.includes('The agent drains: no new stream is offloaded.')")
+        assert "draining for 4 s: 0 calls and 0 entries left" in page.text("#chips")
         assert page.boxes("#chips")[0][3] < 400 and page.boxes("header")[0][1] <= 1
         page.check()
     page.picture(f"draining-{width}")

@@ -83,6 +83,8 @@ HISTORY = {
     "counters_fresh": True,
     "left_out": 0,
     "quality": [],
+    "signalling": {"call_id": "first@x", "from": "sip:4930456@example.net", "to": None, "began": "2026-11-21T10:00:01+00:00", "ended": None, "answered": True, "sip_code": 200, "hung_up": None},
+    "report": "Call first@x\n",
     "events": [
         {
             "after_ms": 0.0,

@@ -112,12 +112,18 @@ async def test_an_operator_that_is_killed_loses_nothing_and_doubles_nothing(tmp_
 
 
 async def test_an_agent_that_is_killed_is_said_and_followed_again(tmp_path: Path) -> None:
-    """The last status is shown with its age while the agent is away; calls before and after its restart have one record each."""
+    """The last status, and the calls as events told them, are shown with their age while the agent is away; calls before, during and after have one record each."""
     async with live(tmp_path) as talk:
         lab = talk.operated
         await talk.conversation("first")
         await talk.bye("first")
         await record_of(talk, "first")
+        await talk.next_phones(1)
+        await talk.conversation("up")
+        async with asyncio.timeout(60):
+            while not (await talk.ask("/v1/find?text=up"))["calls"]:
+                await asyncio.sleep(0.1)
+        before = await talk.ask("/v1/calls/up")
         lab.agent.kill()
         await asyncio.sleep(1.2)
         status = await talk.ask("/v1/status")
@@ -125,18 +131,29 @@ async def test_an_agent_that_is_killed_is_said_and_followed_again(tmp_path: Path
         assert "agent-unreachable" in {problem["code"] for problem in status["problems"]}
         with pytest.raises(LabError, match="503"):
             await talk.ask("/v1/calls")
+        page = await talk.ask("/v1/calls?last_known=yes")
+        (known,) = page["calls"]
+        assert page["last_known_s"] > 0 and known["call_id"] == "up" and (known["from"], known["to"]) == (before["from"], before["to"]) and before["from"] is not None
+        for side in ("caller", "callee"):
+            one, other = (call["media"][0]["legs"][side] for call in (known, before))
+            assert (one["learned"], one["relay_address"]) == (other["learned"], other["relay_address"])
+        assert {(stream["direction"], stream["state"], stream["packets"]) for stream in rtp(known)} == {("caller->callee", "offloaded", None), ("callee->caller", "offloaded", None)}
+        told = await talk.ask("/v1/calls/up/history")
+        assert told["last_known_s"] > 0 and "the agent does not answer" in told["report"]
         assert (await talk.ask("/v1/calls/first/history"))["diagnosis"][0]["text"] == "Media flowed both ways; the data plane carried it."
         said = await asyncio.to_thread(lab.edge.shunt, "status", code=1)
         assert "does not answer" in said, said
 
         await asyncio.to_thread(lab.start_agent)
         await asyncio.to_thread(lab.until, lambda: lab.edge.status()["agent"]["reachable"] and lab.edge.status()["events"]["connected"])
-        await talk.next_phones(1)
+        await talk.bye("up")
+        await record_of(talk, "up")
+        await talk.next_phones(2)
         await talk.conversation("second")
         await talk.bye("second")
         second, first = await record_of(talk, "second"), await record_of(talk, "first")
         assert second["epoch"] > first["epoch"] and second["seq"] > first["seq"]
-        assert len(lab.records()) == 2
+        assert len(lab.records()) == 3
 
 
 async def test_draining_goes_through(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ function writeOverview(status, metrics) {
   $("agent").textContent = `${status.version}, up ${age(status.uptime_s)}`;
   const chips = [];
   for (const problem of status.problems || []) chips.push(make("span", `chip ${problem.severity === "fail" ? "bad" : "warn"}`, Text.sentence(problem.message)));
+  if (status.drain?.stop) chips.push(make("span", "chip", `draining for ${age(status.drain.since_s)}: ${number(status.drain.calls)} calls and ${number(status.drain.entries)} entries left`));
   if (status.role && status.role !== "alone") chips.push(make("span", `chip ${status.role === "active" ? "good" : "warn"}`, status.role));
   chips.push(plane ? make("span", `chip ${plane.connected ? "good" : ""}`, plane.connected ? plane.name : `data plane ${plane.connected === null ? "unknown" : "not connected"}`) : make("span", "chip", "no data plane"));
   $("chips").replaceChildren(...chips);
@@ -229,7 +230,7 @@ function stateChips(call, direction) {
 }
 
 async function writeCalls() {
-  const query = new URLSearchParams({limit: PAGE, last_known: "yes"}), order = $("order").value;
+  const turn = looking, query = new URLSearchParams({limit: PAGE, last_known: "yes"}), order = $("order").value;
   if ($("match").value) query.set("match", $("match").value.trim());
   const problems = $("state").value === "problems";
   const [state, reason] = problems ? [] : $("state").value.split("reason:");
@@ -248,6 +249,7 @@ async function writeCalls() {
     query.set("offset", offset);
   }
   page = await get(`/v1/calls?${query}`);
+  if (turn !== looking) return;
   $("total").textContent = page.total > PAGE ? `${number(page.offset + 1)} to ${number(page.offset + page.calls.length)} of ${number(page.total)}` : number(page.total);
   $("older").disabled = page.offset === 0;
   $("newer").disabled = page.next === null;
@@ -272,6 +274,13 @@ async function writeCalls() {
   }));
 }
 
+// What fits another question is no answer to this one.
+const orEmpty = (table, written) => written.catch((error) => {
+  $(table).tBodies[0].replaceChildren();
+  $("total").textContent = "";
+  throw error;
+});
+
 function callLink(callId) {
   const link = make("a", "", clipped(callId));
   link.href = `#${encodeURIComponent(callId)}`;
@@ -279,13 +288,14 @@ function callLink(callId) {
 }
 
 async function writeFound() {
-  const text = $("find").value.trim(), seconds = $("since").value, over = $("over").value;
+  const turn = looking, text = $("find").value.trim(), seconds = $("since").value, over = $("over").value;
   let calls = [], words = "By what SIP said of calls (HEP), those that are over too: write a part of a number or name.";
   if (text || seconds || over) {
     const query = new URLSearchParams({text, limit: 50});
     if (over) query.set("over", over);
     if (seconds) query.set("since", Math.floor(Date.now() / 1000) - Number(seconds));
     calls = (await get(`/v1/find?${query}`, "json", `find ${text} ${over} ${seconds}`)).calls;
+    if (turn !== looking) return;
     words = calls.length === 50 ? "The latest 50; write more of it to see others." : calls.length ? "" : "No call fits.";
   }
   $("found-nothing").textContent = words;
@@ -421,7 +431,7 @@ const KEPT = {order: "sort", state: "state", match: "match"};
 
 function remember() {
   const query = new URLSearchParams(Object.entries(KEPT).map(([id, name]) => [name, $(id).value]).filter(([, value]) => value));
-  history.replaceState(null, "", `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`);
+  history.replaceState(null, "", `${location.pathname}${`?${query}`.replace(/^\?$/, "")}${location.hash}`);
   offset = null;
   tick();
 }
@@ -460,7 +470,7 @@ async function tick() {
     $("token").hidden = true;
     writeOverview(status, metrics);
     if (!callId && !conference) $("overview").hidden = false;  // also where the lists cannot be had
-    if (callId) await writeCall(callId); else if (conference) await writeConference(conference); else await Promise.all([writeCalls(), writeFound(), writeConferences()]);
+    if (callId) await writeCall(callId); else if (conference) await writeConference(conference); else await Promise.all([orEmpty("calls", writeCalls()), orEmpty("found", writeFound()), orEmpty("rooms", writeConferences())]);
     if (calling() !== callId || conferring() !== conference) return;
     $("overview").hidden = Boolean(callId || conference);
     $("call").hidden = !callId;
