@@ -167,8 +167,8 @@ def test_the_worst_calls_come_first_and_the_address_keeps_it(page: Page) -> None
     page.browser.evaluate("void (() => { const order = document.getElementById('order'); order.value = 'mos'; order.dispatchEvent(new Event('change')); })()")
     page.browser.await_that(f"{ROWS}[0]?.innerText.includes('lossy') && document.getElementById('figures').ariaSort === 'ascending'")
     assert page.browser.evaluate("location.search") == "?sort=mos"
-    page.browser.evaluate("void location.reload()")
-    page.browser.await_that(f"document.readyState === 'complete' && {ROWS}[0]?.innerText.includes('lossy')")
+    page.browser.evaluate("window.former = true, void location.reload()")
+    page.browser.await_that(f"!window.former && document.readyState === 'complete' && {ROWS}[0]?.innerText.includes('lossy')")
     assert page.browser.evaluate("document.getElementById('order').value") == "mos"
     found = figures(page)
     page.browser.click("#newer")

@@ -156,13 +156,13 @@ def test_services_under_systemd(machine: Machine, tmp_path: Path) -> None:
     # Killed: both are back, the call too.
     for unit in ("shunt-agent", "shunt-softswitch"):
         pid = machine.show(unit, "MainPID")
-        machine.run("systemctl", "kill", "--signal=KILL", unit)
+        machine.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit)
         machine.until(lambda: machine.show(unit, "MainPID") not in (pid, "0") and machine.show(unit, "ActiveState") == "active", f"{unit} is not back")
     assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
 
     # Hung: the watchdog ends it, and it is back.
     pid = machine.show("shunt-agent", "MainPID")
-    machine.run("systemctl", "kill", "--signal=STOP", "shunt-agent")
+    machine.run("systemctl", "kill", "--kill-whom=main", "--signal=STOP", "shunt-agent")
     machine.until(lambda: machine.show("shunt-agent", "MainPID") not in (pid, "0") and machine.show("shunt-agent", "ActiveState") == "active", "no watchdog")
     assert machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0] == port
 
@@ -221,7 +221,7 @@ def test_a_warm_standby(machine: Machine, tmp_path: Path) -> None:
     port = machine.say("Uc8 call-1 10.94.1.2 6000 from").split()[0]
     assert port.isdigit() and machine.say("Uc8 call-1 10.94.1.2 6000 from", 22223).split()[0] == port, "either address serves"
 
-    machine.run("systemctl", "kill", "--signal=KILL", "shunt-agent")
+    machine.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "shunt-agent")
     assert machine.say("Uc8 call-1 10.94.1.2 6000 from", 22223).split()[0] == port
     machine.until(lambda: sorted((machine.role(8077), machine.role(8078))) == ["active", "standby"], "the killed one does not stand by")
 

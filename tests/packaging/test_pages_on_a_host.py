@@ -114,6 +114,7 @@ class Server(test_boot.Machine):
         """A line that the reader types as root in the home folder. Raises AssertionError with its output where it fails."""
         said = self.run("sh", "-c", f"cd /root && {line}")
         print(f"# {line}\n{said}", end="")
+        assert ": not found" not in said, f"{line}: {said}"  # within $(…) the shell goes on
         return said
 
     def call(self) -> str:
@@ -161,7 +162,7 @@ def _follow(server: Server, page: str) -> None:
         for line in block.lines:
             if line.startswith("rtpproxy "):
                 # The page leaves it to the reader what starts it at boot.
-                server.shell(f"systemd-run --quiet --unit=rtpproxy {line}")
+                server.shell(f"systemd-run --quiet --collect --unit=rtpproxy {line}")
             elif line == "shunt calls":
                 call_id = server.call()
                 assert call_id in server.shell(line)
@@ -192,7 +193,8 @@ def _without_ipv6(server: Server, page: str, sip_server: str) -> None:
     configuration.write_text("\n".join(kept) + "\n")
     server.shell("ip address del 2001:db8::10/64 dev eth0")
     server.shell("systemctl stop rtpproxy")
-    server.shell(f"systemd-run --quiet --unit=rtpproxy {start.replace(_IPV6_OPTIONS, '')}")
+    server.until(lambda: server.show("rtpproxy", "LoadState") == "not-found", "the former rtpproxy is still there")
+    server.shell(f"systemd-run --quiet --collect --unit=rtpproxy {start.replace(_IPV6_OPTIONS, '')}")
     server.shell(f"systemctl restart shunt-softswitch shunt-agent {sip_server}")
 
 

@@ -11,7 +11,7 @@ pub use code::{BfrtError, Code};
 /// The generated messages, client and server.
 #[allow(clippy::all, clippy::unwrap_used, clippy::expect_used, clippy::panic, deprecated)]
 pub mod pb {
-    tonic::include_proto!("bfrt_proto");
+    include!(env!("BFRT_PROTO"));
 }
 
 /// The error model of gRPC's status details.
