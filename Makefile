@@ -171,7 +171,7 @@ check: packages-build $(VENV)/.ready
 	@$(STAGE) "format, lints, types, links" .ci/check $(BIN)
 
 docs: $(VENV)/.ready
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Each part keeps its own targets next to its code.
 include $(wildcard p4/p4.mk bench/bench.mk packaging/packaging.mk)
