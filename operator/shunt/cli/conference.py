@@ -1,4 +1,4 @@
-"""`shunt conference create|join|leave|quality|target|mixed|tiled|announcements|list|watch|end`: asks the REST API; the group's `capacity` needs none."""
+"""`shunt conference create|join|leave|quality|target|mixed|tiled|announcements|list|watch|end` use the REST API; `capacity` does not."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LIMITS = Limits()
 
 @click.group(epilog=_SIZING_EXIT_CODES)
 def conference() -> None:
-    """Conferences: let participants in and out, and watch; what fits into a replication engine."""
+    """Conferences: add and remove participants, watch, and compute what fits into a replication engine."""
 
 
 def _of(client: Client) -> ConferenceClient:
-    """The agent's conferences. Imported late: it brings an HTTP client, which --help can do without."""
+    """The agent's conferences. Imported late, because the HTTP client slows --help down."""
     from shunt.cli.conference_client import ConferenceClient
 
     return ConferenceClient(client)
@@ -55,7 +55,7 @@ def _media(participant: dict[str, Any]) -> str:
 @click.argument("name")
 @_asks_agent
 def create(client: Client, as_json: bool, name: str) -> None:
-    """Make a conference, empty yet."""
+    """Create an empty conference."""
     _write(_of(client).create(name), as_json, f"{name} is there")
 
 
@@ -68,17 +68,17 @@ def create(client: Client, as_json: bool, name: str) -> None:
     metavar="MEDIUM",
     default=["audio"],
     show_default=True,
-    help="What it sends and gets: audio, video, screen; video/2 and so on: a further address of its own for one sender's. May be given more than once.",
+    help="A medium to send and receive: audio, video, screen. video/2 and so on: a further address for the video of one sender. May be repeated.",
 )
-@click.option("--ice", is_flag=True, help="Its media finds its way by ICE: the answer has our ICE credentials, and checks are answered.")
-@click.option("--transport", default="RTP/AVP", show_default=True, help="Of its media, as in SDP. Pictures as SRTP go on whole.")
+@click.option("--ice", is_flag=True, help="Use ICE: the answer has the agent's ICE credentials, and the agent answers checks.")
+@click.option("--transport", default="RTP/AVP", show_default=True, help="Transport of the media, as in SDP. Layers of SRTP video are not removed.")
 @click.option(
-    "--layers", multiple=True, metavar="MEDIUM=WAY", help="How a picture's packets tell its layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9."
+    "--layers", multiple=True, metavar="MEDIUM=WAY", help="Where video packets describe their layers: video=dependency-descriptor:12 (the header extension's id), =frame-marking:ID, =vp8, =vp9."
 )
-@click.option("--trusted", multiple=True, metavar="ADDRESS", help="An address from which its media is latched at once; any other source has to send several packets in sequence.")
+@click.option("--trusted", multiple=True, metavar="ADDRESS", help="Address from which media is latched at once. Any other source must send several packets in sequence.")
 @_asks_agent
 def join(client: Client, as_json: bool, name: str, participant: str, media: tuple[str, ...], trusted: tuple[str, ...], ice: bool, transport: str, layers: tuple[str, ...]) -> None:
-    """Let a participant in, and say where it has to send its media."""
+    """Add a participant and print where it sends its media."""
     answer = _of(client).join(name, participant, media, trusted=trusted, ice=ice, transport=transport, layers=layers)
     credentials = f"   ICE ufrag {answer['ice']['ufrag']} pwd {answer['ice']['pwd']}" if ice else ""
     _write(answer, as_json, f"{participant} sends to   {_media(answer)}{credentials}")
@@ -89,7 +89,7 @@ def join(client: Client, as_json: bool, name: str, participant: str, media: tupl
 @click.argument("participant")
 @_asks_agent
 def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
-    """Take a participant out."""
+    """Remove a participant."""
     _write(_of(client).leave(name, participant), as_json, f"{participant} has left {name}")
 
 
@@ -100,7 +100,7 @@ def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
 @click.argument("quality", type=_MEDIA)
 @_asks_agent
 def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver: str, quality: str) -> None:
-    """Say how much of SENDER's media RECEIVER gets: audio alone, video too, or the screen too."""
+    """Set how much of SENDER's media RECEIVER gets: audio, video (with audio), or screen (all)."""
     answer = _of(client).set_quality(name, sender, receiver, quality)
     _write(answer, as_json, f"{receiver} gets of {sender}: up to {quality}")
 
@@ -112,7 +112,7 @@ def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver:
 @click.argument("target", type=click.Choice([*map(str, range(TARGETS)), "pause", "auto"]))
 @_asks_agent
 def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: str) -> None:
-    """Say how many frames of SENDER's video RECEIVER gets: 0 the fewest, 2 all of them, pause none. It stays so until `auto` hands it back to the policy."""
+    """Set the share of SENDER's video frames that RECEIVER gets: 0 the fewest, 2 all, pause none. auto: the policy decides again."""
     answer = _of(client).set_target(name, sender, receiver, target)
     _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
 
@@ -123,7 +123,7 @@ def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: 
 @click.argument("mixed", type=click.Choice(["auto", "yes", "no"]))
 @_asks_agent
 def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed: str) -> None:
-    """Say whether PARTICIPANT gets one stream of audio, made of all others. auto: who plays one, by its offer, and who cannot play what somebody sends."""
+    """Set whether PARTICIPANT gets the mix of all other senders' audio. auto: yes if it plays one stream only, or lacks a sender's codec."""
     answer = _of(client).set_mixed(name, participant, mixed)
     now = next((one["gets_mix"] for one in answer["participants"] if one["name"] == participant), False)
     _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets each sender by itself'}")
@@ -133,17 +133,15 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
 @click.argument("name")
 @click.argument("codec", type=click.Choice(["H261", "H264", "H265", "none"]))
 @click.option(
-    "--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Who gets the tiled streams, now or once it is there; may be given more than once. Without it everybody who can play them."
+    "--receiver", "receivers", multiple=True, metavar="PARTICIPANT", help="Participant that gets the tiled streams, now or after it joins; may be repeated. Default: all that can play the codec."
 )
-@click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless given.")
-@click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of a column of H.264, 15 unless given, or of a grid of H.265, 16 unless given.")
-@click.option(
-    "--columns", type=click.IntRange(2, 127), metavar="NUMBER", help="H.264, two levels of mixers: so many columns, each made by a mixer of its own, are joined in a stream. Without it one level."
-)
-@click.option("--predicted", is_flag=True, help="H.264, H.265: all sources have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before.")
+@click.option("--payload-type", type=click.IntRange(0, 127), metavar="NUMBER", help="Payload type of the tiled streams. Default: 31 for H.261, 96 for H.264, 97 for H.265.")
+@click.option("--places", type=click.IntRange(1, 255), metavar="NUMBER", help="Tiles of an H.264 column (default 15) or of an H.265 grid (default 16).")
+@click.option("--columns", type=click.IntRange(2, 127), metavar="NUMBER", help="H.264 columns of a stream, each made by its own mixer and joined by another one. Default: one level of mixers.")
+@click.option("--predicted", is_flag=True, help="Accept predicted H.264 or H.265 frames: all sources keep vectors within the picture or a guard band.")
 @_asks_agent
 def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: tuple[str, ...], payload_type: int | None, places: int | None, columns: int | None, predicted: bool) -> None:
-    """Give receivers few streams that show everybody, tiled by a mixer, in place of everybody's video. none: everybody's video again."""
+    """Replace the senders' video by a few streams, tiled by a mixer, that show all of them. none: each sender's own video again."""
     if codec == "none":
         answer = _of(client).end_tiling(name)
         _write(answer, as_json, "\n".join([f"{name}: everybody gets everybody's video", *_unjoined(answer)]))
@@ -157,7 +155,7 @@ def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: 
 @click.argument("wanted", type=click.Choice(["yes", "no"]))
 @_asks_agent
 def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> None:
-    """Whether those who get a mix hear who joins and who leaves: the sounds of mixer.announcements."""
+    """Set whether receivers of a mix hear when participants join and leave (mixer.announcements)."""
     answer = _of(client).set_announcements(name, wanted == "yes")
     _write(answer, as_json, f"{name}: who joins and who leaves is " + ("announced" if answer["announcements"] else "not announced"))
 
@@ -167,7 +165,7 @@ def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> 
 @YES
 @_asks_agent
 def end(client: Client, as_json: bool, name: str, yes: bool) -> None:
-    """Take all participants out, and the conference away. With participants it needs --yes or an answer at the terminal."""
+    """Remove all participants and end the conference. With participants it needs --yes or an answer at the terminal."""
     if count := len(_of(client).look(name)["participants"]):
         consent(f"The media of {count} participant{'' if count == 1 else 's'} of {name} ends, and telephones get a BYE", yes)
     _write(_of(client).end(name), as_json, f"{name} is over")
@@ -184,11 +182,11 @@ def list_all(client: Client, as_json: bool) -> None:
 
 @conference.command("watch", cls=_Command)
 @click.argument("name")
-@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
-@click.option("--once", is_flag=True, help="One look, and end.")
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two updates.")
+@click.option("--once", is_flag=True, help="Write one view and exit.")
 @_asks_agent
 def watch(client: Client, as_json: bool, name: str, interval: float, once: bool) -> None:
-    """Show who is there, from where, who gets how many packets of whom, what downlinks carry, and what happened last, again and again. With --json: one object to a look."""
+    """Show participants, their sources, packets and estimates of each sender and receiver, and the latest events, and repeat. With --json: one object per update."""
     try:
         for answer in _of(client).watch(name, interval):
             click.echo(json.dumps(answer, ensure_ascii=False, indent=2 if once else None) if as_json else text(answer))
@@ -199,27 +197,27 @@ def watch(client: Client, as_json: bool, name: str, interval: float, once: bool)
 
 
 @conference.command("capacity", epilog=_SIZING_EXIT_CODES)
-@click.option("--participants", type=click.IntRange(2, 32_767), metavar="N", default=10, show_default=True, help="Of each meeting.")
-@click.option("--senders", type=click.IntRange(1, 32_767), metavar="N", help="How many of them send; all, unless said.")
-@click.option("--adapted", type=click.IntRange(0, 32_767), metavar="N", help="How many of them get less than the top quality; all, unless said.")
+@click.option("--participants", type=click.IntRange(2, 32_767), metavar="N", default=10, show_default=True, help="Participants of each conference.")
+@click.option("--senders", type=click.IntRange(1, 32_767), metavar="N", help="Senders among them. Default: all.")
+@click.option("--adapted", type=click.IntRange(0, 32_767), metavar="N", help="Receivers of less than the top quality. Default: all.")
 @click.option(
     "--qualities",
     type=click.IntRange(1, 8),
     metavar="N",
     default=SET,
     show_default=True,
-    help="Trees of a set. The agent's have one of audio, three of video and three of the screen; the paper's 3, one for each temporal layer.",
+    help="Trees of a set. The agent's sets have one for audio, three for video and three for the screen; the paper's have three.",
 )
-@click.option("--sender-rate", type=click.FloatRange(0, min_open=True), default=2.5e6, show_default="2.5 Mbit/s", metavar="BIT/S", help="Of all streams of one sender.")
-@click.option("--line-rate", type=click.FloatRange(0, min_open=True), default=12.8e12, show_default="12.8 Tbit/s", metavar="BIT/S", help="Of the switch.")
+@click.option("--sender-rate", type=click.FloatRange(0, min_open=True), default=2.5e6, show_default="2.5 Mbit/s", metavar="BIT/S", help="Rate of all streams of one sender.")
+@click.option("--line-rate", type=click.FloatRange(0, min_open=True), default=12.8e12, show_default="12.8 Tbit/s", metavar="BIT/S", help="Line rate of the switch.")
 @click.option("--trees", type=click.IntRange(9, 65_536), metavar="N", default=_LIMITS.trees, show_default=True, help="MGIDs of the engine.")
 @click.option("--nodes", type=click.IntRange(2), metavar="N", default=_LIMITS.nodes, show_default=True, help="L1 nodes of the engine.")
-@click.option("--rewritten", "tracked", type=click.IntRange(0), metavar="N", default=_LIMITS.tracked, show_default=True, help="Streams whose numbers can be rewritten.")
-@click.option("--conference-rows", type=click.IntRange(1), metavar="N", help="Rows of `conference`: streams. Not counted unless given, as all rows of tables.")
+@click.option("--rewritten", "tracked", type=click.IntRange(0), metavar="N", default=_LIMITS.tracked, show_default=True, help="Streams with rewritten sequence numbers.")
+@click.option("--conference-rows", type=click.IntRange(1), metavar="N", help="Rows of `conference`, one for each stream. Tables without a size do not limit.")
 @click.option("--copy-rows", type=click.IntRange(1), metavar="N", help="Rows of `copy`: one for each receiver of each stream.")
 @click.option("--layer-rows", type=click.IntRange(1), metavar="N", help=f"Rows of `layer`: {LAYER_ROWS} for each stream with layers.")
-@click.option("--relay-rows", type=click.IntRange(1), metavar="N", help="Rows of `relay`, for meetings of two: one for each stream.")
-@click.option("--paper", "of_paper", is_flag=True, help="The four figures of the Scallop paper beside ours, and nothing else.")
+@click.option("--relay-rows", type=click.IntRange(1), metavar="N", help="Rows of `relay`, one for each stream of a conference of two.")
+@click.option("--paper", "of_paper", is_flag=True, help="Only compare the four figures of the Scallop paper with Shunt's.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def capacity_command(
     participants: int,
@@ -238,7 +236,7 @@ def capacity_command(
     of_paper: bool,
     as_json: bool,
 ) -> None:
-    """How many meetings fit, for each design of replication trees, and which limit ends it."""
+    """Compute how many conferences fit with each design of replication trees, and which limit is met first."""
     if of_paper:
         rows = paper()
     else:
@@ -259,7 +257,7 @@ def capacity_command(
 
 
 def text(answer: dict[str, Any]) -> str:
-    """A conference for people."""
+    """Returns a conference as text."""
     lines = [f"{answer['name']}: {answer['design']}" + (f"   {answer['problem']}" if answer["problem"] else "")]
     for one in answer["participants"]:
         for leg in one["media"]:
@@ -282,7 +280,7 @@ def text(answer: dict[str, Any]) -> str:
 
 
 def _tiling(tiling: dict[str, Any]) -> list[str]:
-    """The tiled streams: which tile is whose, and who has none."""
+    """Returns the tiled streams as text: each tile's participant, and participants without a tile."""
     lines = [f"tiled {tiling['codec']} by {tiling['mixer'] or 'no mixer'}" + (f": {tiling['problem']}" if tiling["problem"] else "")]
     for stream in tiling["streams"]:
         for column in stream["columns"]:
@@ -299,7 +297,7 @@ def _unjoined(answer: dict[str, Any]) -> list[str]:
 
 
 def _downlink(one: dict[str, Any]) -> str:
-    """What is known of a receiver of a sender's medium."""
+    """Returns the figures of one receiver of a sender's medium."""
     words = [f"{one['receiver']} gets of {one['sender']}'s {one['medium']}:"]
     words.append("nothing, paused" if one.get("paused") else "all" if one["target"] is None or one["target"] == one["targets"] - 1 else f"target {one['target']} of 0..{one['targets'] - 1}")
     if one["estimate"] is not None:
@@ -318,7 +316,7 @@ def _kbit(rate: float) -> str:
 
 
 def _event(event: dict[str, Any]) -> str:
-    """One thing that happened, in words."""
+    """Returns one event as text."""
     match event["what"]:
         case "target":
             up = (-1 if event["target"] is None else event["target"]) > (-1 if event["before"] is None else event["before"])

@@ -1,4 +1,4 @@
-"""The `shunt` command: starts the daemons, checks configurations, and asks the operator daemon.
+"""The `shunt` command: starts the daemons, checks configurations, and queries the operator daemon.
 
 Every command imports what it needs when it runs, so that `shunt calls` does not wait for gRPC.
 """
@@ -63,10 +63,10 @@ def cli() -> None:
 
 
 def _asks_agent(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds --api, --token-file and --json, and hands the command a Client."""
+    """Adds --api, --token-file and --json, and passes the command a Client."""
 
-    @click.option("--api", envvar="SHUNT_API", default=_DEFAULT_API, show_default=True, metavar="URL", help="The agent: http://HOST:PORT, https://HOST:PORT or unix:/PATH; also SHUNT_API.")
-    @click.option("--token-file", type=click.Path(dir_okay=False), help="File whose first line is the API's token; or put the token into SHUNT_TOKEN.")
+    @click.option("--api", envvar="SHUNT_API", default=_DEFAULT_API, show_default=True, metavar="URL", help="The operator daemon: http://HOST:PORT, https://HOST:PORT or unix:/PATH; also SHUNT_API.")
+    @click.option("--token-file", type=click.Path(dir_okay=False), help="File whose first line is the API's token; also SHUNT_TOKEN.")
     @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
     def wrapped(api: str, token_file: str | None, **arguments: Any) -> None:
         from shunt.cli.client import Client
@@ -107,7 +107,7 @@ def _load(path: str) -> Config:
 
 
 def _not_loaded(path: str, error: ConfigError | OSError) -> Failure:
-    """Write the errors of a configuration, and end with their number."""
+    """Writes the errors of a configuration. Returns a failure with their number."""
     if isinstance(error, OSError):
         return Failure(plain(error, path))
     for line in error.lines():
@@ -117,7 +117,7 @@ def _not_loaded(path: str, error: ConfigError | OSError) -> Failure:
 
 
 async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
-    """Run until done, SIGTERM or SIGINT; the second signal does not wait for an orderly end."""
+    """Runs until done, SIGTERM or SIGINT. A second signal ends it at once."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     stopping = False
@@ -139,7 +139,7 @@ async def _until_stopped(work: Coroutine[Any, Any, Any]) -> None:
 
 
 def _serve(what: str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a service to its end; what the operating system or its values refuse becomes one line, not a traceback."""
+    """Runs a service to its end. Errors of the operating system or of its values become one line instead of a traceback."""
     try:
         asyncio.run(_until_stopped(start()))
     except (OSError, ValueError) as error:
@@ -152,7 +152,7 @@ def _serve(what: str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def agent(path: str) -> None:
-    """Run the agent until SIGTERM or Ctrl-C: the checked configuration goes to shunt-agent, which takes this process's place."""
+    """Run the agent until SIGTERM or Ctrl-C: check the configuration and execute shunt-agent."""
     from shunt.cli import daemons
 
     config = _load(path)
@@ -162,7 +162,7 @@ def agent(path: str) -> None:
 
 
 def _become(path: str, daemon: str, section: str, *more: str) -> None:
-    """Have a daemon take this process's place, with its section of the configuration and others."""
+    """Replaces this process by a daemon, with its section of the configuration and others."""
     from shunt.cli import daemons
 
     document = _load(path).document()
@@ -174,21 +174,21 @@ def _become(path: str, daemon: str, section: str, *more: str) -> None:
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section builtin_relay.")
 def relay(path: str) -> None:
-    """Run the built-in relay until SIGTERM or Ctrl-C: the checked configuration goes to shunt-relay, which takes this process's place."""
+    """Run the built-in relay until SIGTERM or Ctrl-C: check the configuration and execute shunt-relay."""
     _become(path, "relay", "builtin_relay", "learning", "notify", "log")
 
 
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section edge.")
 def edge(path: str) -> None:
-    """Run the edge for browsers until SIGTERM or Ctrl-C: the checked configuration goes to shunt-edge, which takes this process's place."""
+    """Run the edge for browsers until SIGTERM or Ctrl-C: check the configuration and execute shunt-edge."""
     _become(path, "edge", "edge", "log")
 
 
 @cli.command()
 @click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section mixer.")
 def mixer(path: str) -> None:
-    """Run a mixer of conferences' audio until SIGTERM or Ctrl-C: the checked configuration goes to shunt-mixer, which takes this process's place."""
+    """Run a mixer of conferences until SIGTERM or Ctrl-C: check the configuration and execute shunt-mixer."""
     _become(path, "mixer", "mixer", "log")
 
 
@@ -202,7 +202,7 @@ def run(context: click.Context, path: str) -> None:
 
 
 def _calls_up(config: Config | None) -> str:
-    """How many calls there are, as the operator daemon of this host says."""
+    """Returns the number of calls that this host's operator daemon reports."""
     from shunt.cli.client import Client
 
     try:
@@ -213,7 +213,7 @@ def _calls_up(config: Config | None) -> str:
 
 
 def _unload(folders: Sequence[str], config: Config | None, yes: bool) -> NoReturn:
-    """Become the softswitch's program that takes out of the kernel what is pinned in these folders."""
+    """Replaces this process by the softswitch's program, which removes what is pinned in these folders from the kernel."""
     from shunt.cli import daemons
 
     left = [folder for folder in folders if os.path.exists(folder)]
@@ -225,18 +225,18 @@ def _unload(folders: Sequence[str], config: Config | None, yes: bool) -> NoRetur
 
 
 @cli.command()
-@click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section; the options below win over it.")
+@click.option("-c", "--config", "path", metavar="FILE", help="Configuration with a softswitch section. The options below override it.")
 @click.option("--interface", "interfaces", multiple=True, metavar="NAME", help="Interface on which media arrives or leaves; may be repeated.")
 @click.option("--listen", multiple=True, metavar="ADDRESS", help="Where BF Runtime is served: unix:/PATH or ADDRESS:PORT; may be repeated.  [default: unix:/run/shunt-softswitch/bfrt.sock]")
 @click.option("--capacity", type=click.IntRange(1, 16_777_216), metavar="N", help="Entries of the relay table.  [default: 262144]")
 @click.option("--mode", type=click.Choice(["auto", "native", "generic"]), help="XDP mode.  [default: auto]")
 @click.option("--pin-dir", metavar="DIR", help="Where programs and maps are pinned.  [default: /sys/fs/bpf/shunt]")
-@click.option("--unload", is_flag=True, help="Remove what a stopped softswitch has left in the kernel, and exit. Without -c and --pin-dir: in every folder of a BPF file system.")
+@click.option("--unload", is_flag=True, help="Remove what a stopped softswitch left in the kernel, and exit. Without -c and --pin-dir: in every folder of a BPF file system.")
 @YES
 def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> None:
     """Run the Linux data plane until SIGTERM or Ctrl-C. Needs root.
 
-    At its end programs and entries stay in the kernel and forward packets. --unload removes them and restores the interfaces' offloads. It needs
+    At its end, programs and entries stay in the kernel and forward packets. --unload removes them and restores the interfaces' offloads. It needs
     --yes or an answer at the terminal.
     """
     from pydantic import ValidationError
@@ -265,7 +265,7 @@ def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> Non
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration; sections admin, operator, api, history, cdr, homer, quality and log.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration: sections admin, operator, api, history, cdr, homer, quality and log.")
 def operator(path: str) -> None:
     """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records, Homer reports, SIP of conferences."""
     config = _load(path)
@@ -298,12 +298,12 @@ def _compare_time_outs(config: Config, sip_servers: tuple[str, ...]) -> None:
     multiple=True,
     metavar="CFG",
     type=click.Path(exists=True, dir_okay=False),
-    help="Compare control.sip_timeout_ms with this file of an OpenSIPS or Kamailio (may be repeated).",
+    help="Compare control.sip_timeout_ms with this file of OpenSIPS or Kamailio; may be repeated.",
 )
 def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None:
     """Check a configuration FILE: errors with line and column, and interfaces that this host lacks.
 
-    Warnings do not count: a data plane, a program or conferences that the file's own softswitch does not serve.
+    Warnings do not change the exit code: a data plane, a program or conferences that the file's own softswitch does not serve.
     """
     from shunt.config.load import ConfigError, Problem, load_for_host
     from shunt.config.model import dotted
@@ -336,12 +336,12 @@ def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration that this host is to run.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration for this host.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {summary: {ok, warn, fail, unknown}, checks: [{group, verdict, subject, found, advice}]}.")
 def doctor(path: str, as_json: bool) -> None:
-    """Look at this host for what a configuration needs: one line for each check, with ok, warn, fail or unknown, what was found, and what to do.
+    """Check whether this host meets a configuration: one line for each check, with ok, warn, fail or unknown, the finding and the remedy.
 
-    Changes nothing. As root it sees more: whose sockets are in the way, and packet filters. Exit code 1: a check failed.
+    Changes nothing. As root it also sees packet filters and which process holds a socket. Exit code 1: a check failed.
     """
     config = _load(path)
     from shunt.cli import doctor as looking
@@ -359,13 +359,13 @@ def doctor(path: str, as_json: bool) -> None:
 @cli.command()
 @click.option("--state", type=click.Choice([state.value for state in State]), metavar="STATE", help="Only calls with a stream in this state (`shunt reasons` lists them).")
 @click.option("--reason", type=click.Choice(sorted(REASONS)), metavar="REASON", help="Only calls with a stream with this reason.")
-@click.option("--problems", is_flag=True, help="Only calls of which something is wrong now: one-way, silent, contested, loss, a low MOS.")
-@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C; with --json one line each time.")
+@click.option("--problems", is_flag=True, help="Only calls with a problem now: one-way, silent, contested, loss, a low MOS.")
+@click.option("--watch", is_flag=True, help="Repeat every second until Ctrl-C; with --json one line each time.")
 @_asks_agent
 def calls(client: Client, as_json: bool, state: str | None, reason: str | None, problems: bool, watch: bool) -> None:
     """List the calls, what carries their RTP streams, and the worst loss, jitter and MOS of each.
 
-    Exit code 1 with --problems: there are such calls.
+    Exit code 1 with --problems: a call has a problem.
     """
     from shunt.cli import show
 
@@ -390,15 +390,15 @@ def calls(client: Client, as_json: bool, state: str | None, reason: str | None, 
 
 @cli.command()
 @click.argument("text", default="")
-@click.option("--since", type=Moment(), metavar="TIME", help="Only calls that were there at TIME or later: 90s, 10m, 2h, 1d ago, or 2026-11-25T14:30.")
-@click.option("--until", type=Moment(), metavar="TIME", help="Only calls that had begun by then.")
-@click.option("--over/--running", default=None, help="Only calls that are over, or only those that are not.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="At most so many, the latest.")
+@click.option("--since", type=Moment(), metavar="TIME", help="Only calls that lasted until TIME or later: 90s, 10m, 2h, 1d ago, or 2026-11-25T14:30.")
+@click.option("--until", type=Moment(), metavar="TIME", help="Only calls that began before TIME.")
+@click.option("--over/--running", default=None, help="Only finished calls, or only running ones.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, metavar="N", help="Most calls to list, latest first.")
 @_asks_agent
 def find(client: Client, as_json: bool, text: str, since: int | None, until: int | None, over: bool | None, limit: int) -> None:
-    """Find calls by a part of From, To or Call-ID, also those that are over. Needs copies of SIP (HEP).
+    """Find calls by a part of From, To or Call-ID, including finished ones. Needs copies of SIP (HEP).
 
-    Exit code 1: none was found.
+    Exit code 1: no call was found.
     """
     from shunt.cli import show
 
@@ -415,7 +415,7 @@ def find(client: Client, as_json: bool, text: str, since: int | None, until: int
 @click.argument("call_id", metavar="CALL-ID")
 @_asks_agent
 def why(client: Client, as_json: bool, call_id: str) -> None:
-    """Explain where each stream of a call is, and why."""
+    """Explain what carries each stream of a call, and why."""
     from shunt.cli import show
 
     try:
@@ -436,7 +436,7 @@ def why(client: Client, as_json: bool, call_id: str) -> None:
 @click.argument("call_id", metavar="CALL-ID")
 @_asks_agent
 def history(client: Client, as_json: bool, call_id: str) -> None:
-    """Show a call's history: what is wrong with its media in words, then every SIP message, relay command, learn notice and table write."""
+    """Show a call's history: media problems in words, then every SIP message, relay command, learn notice and table write."""
     from shunt.cli import history
 
     found = client.history(call_id)
@@ -447,11 +447,11 @@ def history(client: Client, as_json: bool, call_id: str) -> None:
 
 
 @cli.command()
-@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two looks.")
-@click.option("--once", is_flag=True, help="Write one view and end.")
+@click.option("--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, metavar="SECONDS", help="Time between two updates.")
+@click.option("--once", is_flag=True, help="Write one view and exit.")
 @_asks_agent
 def top(client: Client, as_json: bool, interval: float, once: bool) -> None:
-    """Watch calls, streams, packets per second and relays, live. q ends."""
+    """Show calls, streams, packets per second and relays, live. q quits."""
     if as_json:
         _echo_json({"status": client.get("/v1/status"), "calls": list(client.calls(None, None))})
         return
@@ -468,7 +468,7 @@ def top(client: Client, as_json: bool, interval: float, once: bool) -> None:
 @click.argument("dst")
 @_asks_agent
 def trace(client: Client, as_json: bool, src: str, dst: str) -> None:
-    """Ask the data plane where a packet would go, and why.
+    """Ask the data plane where it would send a packet, and why.
 
     SRC and DST are ADDRESS:PORT or [IPV6-ADDRESS]:PORT.
     """
@@ -494,7 +494,7 @@ def trace(client: Client, as_json: bool, src: str, dst: str) -> None:
 def status(client: Client, as_json: bool) -> None:
     """Show the agent, its relays and its data plane.
 
-    Exit code 1: there is a problem; its line begins with "!!".
+    Exit code 1: there is a problem, in a line that begins with "!!".
     """
     from shunt.cli import show
 
@@ -509,7 +509,7 @@ def status(client: Client, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("stop", required=False, type=click.Choice(["offloads", "calls", "nothing"]))
-@click.option("--wait", is_flag=True, help="Return only when the agent is empty.")
+@click.option("--wait", is_flag=True, help="Return when the agent is empty.")
 @YES
 @_asks_agent
 def drain(client: Client, as_json: bool, stop: str | None, wait: bool, yes: bool) -> None:
@@ -541,7 +541,7 @@ _STATES = {
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {states, reasons}.")
 def reasons(as_json: bool) -> None:
-    """List every state and reason, in plain words."""
+    """List and explain every state and reason."""
     from shunt.cli import show
 
     if as_json:

@@ -1,4 +1,4 @@
-"""`shunt room link|list|show`: links to rooms for browsers, and who is in by way of an edge. Asks the REST API."""
+"""`shunt room link|list|show`: links to rooms, and the browsers in them. Uses the REST API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class _Duration(click.ParamType[int]):
-    """A time such as 90m, 2h or 7d, in seconds."""
+    """A duration such as 90m, 2h or 7d, in seconds."""
 
     name = "duration"
 
@@ -33,7 +33,7 @@ class _Duration(click.ParamType[int]):
 
 @click.group()
 def room() -> None:
-    """Rooms: links for browsers, and who is in."""
+    """Rooms: links for browsers, and who is in them."""
 
 
 def _path(*parts: str) -> str:
@@ -46,13 +46,13 @@ def _write(value: Any, as_json: bool, text: str) -> None:
 
 @room.command("link", cls=_Command)
 @click.argument("name")
-@click.option("--valid", type=_Duration(), default="2h", show_default=True, metavar="TIME", help="For how long one may come in with it: 90m, 2h, 7d. Who is in stays.")
-@click.option("--as", "participant", metavar="PARTICIPANT", help="What its holder is called in the room; otherwise as it wishes.")
-@click.option("--watch", "role", flag_value="watch", help="Its holder only watches (WHEP; the page without camera).")
-@click.option("--publish", "role", flag_value="publish", help="Its holder only publishes (WHIP).")
+@click.option("--valid", type=_Duration(), default="2h", show_default=True, metavar="TIME", help="How long the link admits participants: 90m, 2h, 7d. Participants stay afterwards.")
+@click.option("--as", "participant", metavar="PARTICIPANT", help="Name of the link's holder in the room. Default: chosen on joining.")
+@click.option("--watch", "role", flag_value="watch", help="The holder only watches: WHEP, or the page without camera.")
+@click.option("--publish", "role", flag_value="publish", help="The holder only publishes: WHIP.")
 @_asks_agent
 def link(client: Client, as_json: bool, name: str, valid: int, participant: str | None, role: str | None) -> None:
-    """Make a link to a room. Nothing of it is kept: it is signed."""
+    """Make a signed link to a room. The server does not store links."""
     answer = client.ask("POST", _path(name, "links"), valid_s=valid, role=role, name=participant)
     until = datetime.fromtimestamp(answer["until"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     lines = [f"until {until}"]
@@ -69,7 +69,7 @@ def link(client: Client, as_json: bool, name: str, valid: int, participant: str 
 @room.command("list", cls=_Command)
 @_asks_agent
 def list_all(client: Client, as_json: bool) -> None:
-    """List rooms that somebody is in by way of an edge."""
+    """List rooms with browsers."""
     answer = client.get(_path())
     _write(answer, as_json, "\n".join(f"{one['name']:<24}{', '.join(one['browsers'])}" for one in answer["rooms"]) or "no browser is in any room")
 
@@ -78,7 +78,7 @@ def list_all(client: Client, as_json: bool) -> None:
 @click.argument("name")
 @_asks_agent
 def show(client: Client, as_json: bool, name: str) -> None:
-    """Show the browsers of a room: their edge, and how they are connected. All participants: `shunt conference watch`."""
+    """Show a room's browsers, their edges and connections. `shunt conference watch` shows all participants."""
     answer = client.get(_path(name))
     _write(answer, as_json, "\n".join(_line(one) for one in answer["browsers"]) or f"no browser is in {name}")
 

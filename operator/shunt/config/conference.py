@@ -14,45 +14,43 @@ from shunt.config.values import AbsolutePath, MediaAddress, MixerSocket, Network
 
 
 class Cdr(Section):
-    """A record for every participant who has left; other programs may rotate the files at any time."""
+    """One record for each participant that left. Other programs may rotate the files at any time."""
 
     csv: AbsolutePath | None = Field(default=None, description="CSV file to append to, one line for each medium of a participant.")
     json_lines: AbsolutePath | None = Field(default=None, description="File of JSON lines to append to, one line for each participant.")
 
 
 class Tiling(Section):
-    """Tiled streams of each new conference, for everybody who can play them."""
+    """Tiled streams of each new conference, for all participants that can play them."""
 
-    codec: Literal["H261", "H264", "H265"] = Field(description="The codec of the tiled streams, which is that of the sources.")
-    payload_type: int | None = Field(default=None, ge=0, le=127, description="Of the tiled streams; absent: 31 for H.261, 96 for H.264, 97 for H.265.")
-    places: int | None = Field(default=None, ge=1, le=255, description="Tiles of a column of H.264 (absent: 15) or of a grid of H.265 (absent: 16). A CIF picture of H.261 has four.")
-    columns: int | None = Field(default=None, ge=2, le=127, description="Columns of H.264, each made by a mixer of its own, that one more joins in a stream; absent: one level of mixers.")
-    predicted: bool = Field(
-        default=False, description="All sources of H.264 or H.265 have agreed to keep vectors within the picture or a guard band, so their pictures may predict from the one before."
-    )
+    codec: Literal["H261", "H264", "H265"] = Field(description="Codec of the sources and of the tiled streams.")
+    payload_type: int | None = Field(default=None, ge=0, le=127, description="Payload type of the tiled streams. Default: 31 for H.261, 96 for H.264, 97 for H.265.")
+    places: int | None = Field(default=None, ge=1, le=255, description="Tiles of an H.264 column (default 15) or of an H.265 grid (default 16). An H.261 CIF picture has four.")
+    columns: int | None = Field(default=None, ge=2, le=127, description="H.264 columns of a stream, each made by its own mixer and joined by another one. Default: one level of mixers.")
+    predicted: bool = Field(default=False, description="Accept predicted H.264 or H.265 frames: all sources keep vectors within the picture or a guard band.")
 
 
 class Conference(Section):
     """Conferences, replicated by the data plane."""
 
-    address: MediaAddress = Field(description="The address that participants send to, and that copies come from.")
-    ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive: two for each medium of each participant; starts at an even port.")
+    address: MediaAddress = Field(description="The address that participants send to and that copies come from.")
+    ports: Ports = Field(default=PortRange(20000, 29999), description="UDP ports for participants, inclusive, from an even port on: two for each medium of each participant.")
     state: AbsolutePath = Field(
         default="/var/lib/shunt/conferences",
-        description="Folder in which conferences are kept for a restart of the agent, a file for each; it is made if need be. With journal.redis they are kept there.",
+        description="Folder of stored conferences, one file each, created if missing. Not used with journal.redis.",
     )
     timeout: int = Field(default=60, ge=5, le=86400, description="Seconds without a packet after which a participant is removed.")
     selector: str | None = Field(
         default=None,
-        description="MODULE:FUNCTION, or /PATH/FILE.py:FUNCTION, that says which layers a receiver gets: called with its decode target, its earlier estimates and the new one, it returns the new decode target; absent: as the agent decides.",
+        description="MODULE:FUNCTION or /PATH/FILE.py:FUNCTION that selects the layers of a receiver. Arguments: the current decode target, earlier estimates, the new estimate; result: the new decode target. Default: the agent's policy.",
     )
-    cdr: Cdr | None = Field(default=None, description="Records of participants; absent: none.")
-    mixer: list[MixerSocket] = Field(default=[], max_length=64, description="Control sockets of mixers (unix:/PATH or tcp:ADDRESS:PORT), among which conferences are placed; absent: nothing is mixed.")
-    tiling: Tiling | None = Field(default=None, description="Tiled streams of each new conference in place of everybody's video; absent: as long as nobody asks for them.")
-    announcements: bool = Field(default=False, description="In each new conference those who get a mix hear who joins and who leaves: the sounds of the mixers (mixer.announcements).")
-    sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT on which SIP calls to sip:CONFERENCE@ADDRESS are taken from the SIP server; absent: no dial-in.")
+    cdr: Cdr | None = Field(default=None, description="Records of participants. Without this section none are written.")
+    mixer: list[MixerSocket] = Field(default=[], max_length=64, description="Control sockets of the mixers: unix:/PATH or tcp:ADDRESS:PORT. Without them nothing is mixed.")
+    tiling: Tiling | None = Field(default=None, description="Tiled video in each new conference. Without this section a conference is tiled on request.")
+    announcements: bool = Field(default=False, description="In each new conference, receivers of a mix hear when participants join and leave (mixer.announcements).")
+    sip: UdpSocket | None = Field(default=None, description="udp:ADDRESS:PORT for SIP calls to sip:CONFERENCE@ADDRESS from the SIP server. Without it there is no dial-in.")
     sip_allow: list[Network] = Field(
-        default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which SIP is taken: the SIP server's, which says who may call."
+        default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks that may send SIP: the SIP server's, which decides who may call."
     )
 
     @field_validator("selector")
@@ -63,7 +61,7 @@ class Conference(Section):
         return name
 
     def problems(self, data_plane: bool) -> Iterator[tuple[Location, str]]:
-        """What is wrong with the rest of the file: without a data plane."""
+        """Yields conflicts with the rest of the file: conferences without a data plane."""
         if not data_plane:
             yield (), "needs a data_plane: nothing else carries conferences"
         for i, text in enumerate(self.mixer):

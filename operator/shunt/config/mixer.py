@@ -14,33 +14,31 @@ MIXER_SOCKET = "unix:/run/shunt-mixer/control.sock"
 
 
 class Announcements(Section):
-    """What those who get a mix hear when somebody joins or leaves, in conferences that want it."""
+    """Sounds for receivers of a mix when a participant joins or leaves, in conferences with announcements."""
 
-    joined: Sound | None = Field(default=None, description="tone:HZ (50 to 4000), or the path of a WAV file of 16-bit PCM, one or two channels, 8,000 to 48,000 Hz, 10 s at most; absent: nothing.")
-    left: Sound | None = Field(default=None, description="The same of who leaves.")
+    joined: Sound | None = Field(default=None, description="Sound when a participant joins: tone:HZ (50 to 4000), or a WAV file (16-bit PCM, one or two channels, 8,000 to 48,000 Hz, at most 10 s).")
+    left: Sound | None = Field(default=None, description="Sound when a participant leaves, in the same form.")
 
 
 class Mixer(Section):
-    """A mixer of conferences' audio: a daemon (`shunt mixer`), on a host of its own or in a network namespace, since copies come to it from the data plane."""
+    """A mixer of conference audio (`shunt mixer`). It runs on a host or in a network namespace of its own, because the data plane sends copies to it."""
 
-    listen: MixerSocket = Field(default=MIXER_SOCKET, description="Its control socket, for the agents that place conferences on it: unix: or tcp:.")
-    allow: list[Network] = Field(
-        default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks from which commands are taken over tcp: the agents'. There is no password."
-    )
+    listen: MixerSocket = Field(default=MIXER_SOCKET, description="Control socket for the agents, unix: or tcp:.")
+    allow: list[Network] = Field(default=[ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")], description="Networks of the agents, for tcp:. There is no password.")
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
-    address: MediaAddress = Field(description="Where it gets what participants send, and sends mixes from; not an address of the data plane's host itself.")
+    address: MediaAddress = Field(description="Address that receives the participants' media and sends the mixes. Not an address of the data plane's host.")
     port: int = Field(default=30000, ge=1, le=65535, description="UDP port of audio.")
-    receivers: int = Field(default=400, ge=1, le=100_000, description="Participants that it makes mixes for, at most.")
-    load: float = Field(default=0.7, gt=0, le=1, description="The share of a core from which on it takes no further conference.")
+    receivers: int = Field(default=400, ge=1, le=100_000, description="Most participants that get mixes.")
+    load: float = Field(default=0.7, gt=0, le=1, description="Share of a core above which the mixer accepts no further conference.")
 
     decoder: str | None = Field(
         default="ffmpeg",
         min_length=1,
-        description="FFmpeg, or a program that takes its options: by name or path; it decodes one picture of each source of tiled video, and sources that it cannot decode are refused. null: none is tried.",
+        description="Name or path of FFmpeg, or of a program with its options. It decodes one picture of each tiled source; undecodable sources are rejected. null: no trial decode.",
     )
-    announcements: Announcements | None = Field(default=None, description="Sounds of who joins and who leaves, for conferences that want them; absent: nothing is heard.")
+    announcements: Announcements | None = Field(default=None, description="Sounds for participants that join and leave. Without this section there are none.")
 
     def problems(self) -> Iterator[tuple[Location, str]]:
-        """What is wrong between keys that are right by themselves."""
+        """Yields contradictions between keys that are valid on their own."""
         if self.listen.startswith("unix:") and "allow" in self.model_fields_set:
             yield ("allow",), "is of tcp; who may use a Unix socket is for socket_group to say"

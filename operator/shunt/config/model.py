@@ -1,4 +1,4 @@
-"""What the configuration file can say: every key with its meaning, unit and default."""
+"""Every key of the configuration file, with meaning, unit and default."""
 
 from __future__ import annotations
 
@@ -54,62 +54,62 @@ class Control(Section):
     listen: list[ControlSocket] = Field(
         default=["udp:127.0.0.1:22221"],
         min_length=1,
-        description="Sockets for the rtpproxy protocol: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command to a connection) or cunix:/PATH (persistent). Not bound where no relay speaks it.",
+        description="Sockets for the rtpproxy protocol: udp:ADDRESS:PORT, tcp:ADDRESS:PORT, unix:/PATH (one command per connection) or cunix:/PATH (persistent). Not bound if no relay is an rtpproxy.",
     )
-    ng: list[NgSocket] = Field(default=[], description="Sockets for the NG protocol, where relays[] has one of type rtpengine: udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
-    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken (udp and tcp; unix sockets have file permissions).")
+    ng: list[NgSocket] = Field(default=[], description="Sockets for the NG protocol, for relays of type rtpengine: udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks that may send commands over UDP and TCP. Unix sockets have file permissions.")
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
-    legs_per_call: int = Field(default=128, ge=4, le=1_000_000, description="Most legs (tags) of one Call-ID; a command that would add a further one gets an error.")
-    sessions_per_source: int = Field(default=0, ge=0, le=1_000_000, description="Most new sessions a second for one source address; a command for a further one gets an error. 0: no limit.")
+    legs_per_call: int = Field(default=128, ge=4, le=1_000_000, description="Most legs (tags) of one Call-ID. A command that would add another one gets an error.")
+    sessions_per_source: int = Field(default=0, ge=0, le=1_000_000, description="Most new sessions per second from one source address. A further command gets an error. 0: no limit.")
     sip_timeout_ms: int = Field(
         default=200,
         ge=20,
         le=60_000,
-        description="How long the SIP server waits for the answer to one try, in ms. The agent does not carry out an older command, and under overload it refuses new calls first. `shunt check-config --sip-server` compares it with the SIP server's file.",
+        description="Milliseconds that the SIP server waits for the answer to one try. The agent does not execute older commands, and rejects new calls first under overload. `shunt check-config --sip-server` compares it with the SIP server's file.",
     )
     drain_on_stop_s: int = Field(
         default=0,
         ge=0,
         le=86_400,
-        description="Most seconds that an agent which is told to stop (SIGTERM) drains and waits for its entries to go. 0: it stops at once, and calls go on.",
+        description="Most seconds that the agent drains after SIGTERM, until its entries are gone. 0: it stops at once; calls continue.",
     )
 
 
 class MediaRange(Section):
     """A relay address and the ports on which media arrives there."""
 
-    address: MediaAddress = Field(description="The address that media is sent to: rtpproxy's -l; of an rtpengine's interface NAME/ADDRESS!ADVERTISED the ADDRESS in the middle.")
+    address: MediaAddress = Field(description="The address that media is sent to: rtpproxy's -l, or the ADDRESS in rtpengine's NAME/ADDRESS!ADVERTISED.")
     advertised: MediaAddress | None = Field(
         default=None,
-        description="The address that rtpproxy puts into its replies instead (rtpproxy -l ADDRESS=ADVERTISED or -A), if a 1:1 NAT translates it; rtpengine reports its own addresses by itself.",
+        description="The address in rtpproxy's replies (-l ADDRESS=ADVERTISED or -A), if a 1:1 NAT translates it. Not for rtpengine, which reports its own addresses.",
     )
-    ports: Ports = Field(description='UDP ports, inclusive, as "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max); starts at an even port.')
+    ports: Ports = Field(description='UDP ports, inclusive, from an even port on: "35000-65000" (rtpproxy -m and -M, rtpengine --port-min and --port-max).')
 
 
 class Relay(Section):
     """An rtpproxy or rtpengine that the agent forwards control commands to."""
 
-    name: Name = Field(description="The relay's name in the output of `shunt status` and in metrics: letters, digits, . _ -")
-    type: Literal["rtpproxy", "rtpengine"] = Field(default="rtpproxy", description="What it is: rtpproxy gets what arrives at control.listen, rtpengine what arrives at control.ng.")
-    socket: ControlSocket = Field(description="The relay's control socket: of rtpproxy (-s) udp:, tcp:, unix: or cunix:; of rtpengine udp: (--listen-ng) or tcp: (--listen-tcp-ng).")
-    media: list[MediaRange] = Field(default=[], description="Where its media arrives, one item for each address; needed as soon as there is a data plane.")
-    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which it drops a session (rtpproxy -T, rtpengine --timeout).")
-    silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives (rtpengine --silent-timeout, which alone has it); without it 3600.")
-    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered: rtpproxy -W, without it as ttl; rtpengine --offer-timeout, without it 3600.")
+    name: Name = Field(description="The relay's name in `shunt status` and metrics: letters, digits, . _ -")
+    type: Literal["rtpproxy", "rtpengine"] = Field(default="rtpproxy", description="rtpproxy gets the commands of control.listen, rtpengine those of control.ng.")
+    socket: ControlSocket = Field(description="The relay's control socket. rtpproxy (-s): udp:, tcp:, unix: or cunix:. rtpengine: udp: (--listen-ng) or tcp: (--listen-tcp-ng).")
+    media: list[MediaRange] = Field(default=[], description="Where media arrives: one item for each address. Required with a data plane.")
+    ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which the relay drops a session (rtpproxy -T, rtpengine --timeout).")
+    silent_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same while a party is on hold or only receives; rtpengine only (--silent-timeout). Default 3600.")
+    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same before the answer: rtpproxy -W, default ttl; rtpengine --offer-timeout, default 3600.")
     tos: int | None = Field(
         default=None,
         ge=0,
         le=255,
-        description="TOS byte that it gives its packets, and so the data plane too: rtpproxy -t, shunt-relay's builtin_relay.tos, without it 184 (EF); rtpengine --tos, without it 0.",
+        description="TOS byte of the relay's packets and of offloaded ones. rtpproxy -t and builtin_relay.tos, default 184 (EF); rtpengine --tos, default 0.",
     )
-    symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses still learns addresses (--bridge_symmetric); rtpengine always does.")
+    symmetric: bool = Field(default=False, description="Whether an rtpproxy with two addresses learns addresses (--bridge_symmetric). rtpengine always does.")
 
     @property
     def is_rtpengine(self) -> bool:
         return self.type == "rtpengine"
 
     def effective(self) -> dict[str, Any]:
-        """What the daemon gets: the defaults that depend on the type are filled in."""
+        """The values that the daemon gets, with the defaults of this type."""
         values = self.model_dump(mode="json")
         if self.is_rtpengine:
             for key in ("silent_ttl", "setup_ttl"):
@@ -117,7 +117,7 @@ class Relay(Section):
         return values
 
     def problems(self) -> Iterator[tuple[Location, str]]:
-        """What does not fit the type: (location within the section, message)."""
+        """Yields the keys that do not fit the type: (location within the section, message)."""
         yield from self._advertised_problems()
         if not self.is_rtpengine:
             if self.silent_ttl is not None:
@@ -152,70 +152,67 @@ def _not_advertisable(own: str, advertised: str) -> str | None:
 
 
 class BuiltinRelay(Section):
-    """The built-in relay, for those who run no rtpproxy: a daemon (`shunt relay`), whose name among the agent's relays is "builtin"."""
+    """The built-in relay (`shunt relay`), used without rtpproxy. Its name among the agent's relays is "builtin"."""
 
     listen: list[ControlSocket] = Field(
         default=[RELAY_SOCKET],
         min_length=1,
-        description="Its control sockets: udp:, tcp:, unix: or cunix:. The agent uses the first; a further one is for the SIP server, which uses the relay directly where the agent does not answer.",
+        description="Control sockets: udp:, tcp:, unix: or cunix:. The agent uses the first. A second one lets the SIP server use the relay while the agent does not answer.",
     )
-    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks from which commands are taken over udp and tcp.")
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks that may send commands over UDP and TCP.")
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix sockets.")
-    addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters E and I: first is I).")
-    advertised: list[MediaAddress] = Field(
-        default=[], max_length=2, description="The addresses in its replies, one for each of addresses in the same order, if a 1:1 NAT translates them; absent: addresses themselves."
-    )
-    ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive; starts at an even port.")
+    addresses: list[MediaAddress] = Field(min_length=1, max_length=2, description="One address, or two for bridging (letters I and E, in this order).")
+    advertised: list[MediaAddress] = Field(default=[], max_length=2, description="Addresses in the replies, in the order of addresses, if a 1:1 NAT translates them.")
+    ports: Ports = Field(default=PortRange(35000, 65000), description="UDP ports for media, inclusive, from an even port on.")
     ttl: int = Field(default=60, ge=1, le=86400, description="Seconds without media after which a session is dropped.")
-    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same until the call is answered; without it as ttl.")
-    quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds for which a freed port is not given out again.")
+    setup_ttl: int | None = Field(default=None, ge=1, le=86400, description="The same before the answer. Default ttl.")
+    quarantine: float = Field(default=5, ge=0, le=3600, description="Seconds before a released port is used again.")
     packet_limit: int = Field(
-        default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; further ones are dropped and counted. 0: no limit. Speech has 50 or less often 100, video some hundred."
+        default=0, ge=0, le=1_000_000, description="Most packets per second of one stream; the relay drops and counts more. 0: no limit. Speech has 50 or 100, video several hundred."
     )
-    tos: int = Field(default=184, ge=0, le=255, description='TOS byte that it gives its packets; 184 is EF, as rtpproxy\'s. If you change it, give the relay "builtin" the same `relays[].tos`.')
-    threads: int = Field(default=1, ge=1, le=64, description="Threads that forward media; one carries thousands of streams.")
+    tos: int = Field(default=184, ge=0, le=255, description='TOS byte of the relay\'s packets; 184 is EF. The relay "builtin" needs the same `relays[].tos`.')
+    threads: int = Field(default=1, ge=1, le=64, description="Threads that forward media. One serves thousands of streams.")
 
 
 class Tls(Section):
     """Certificates for BF Runtime over TLS; PEM files."""
 
     ca_file: AbsolutePath | None = Field(
-        default=None, description="Who signs the other side's certificate. In the agent's section without it: the system's authorities; in the softswitch's: clients need none."
+        default=None, description="Certificate authorities of the other side. Default for the agent: the system's authorities; for the softswitch: clients need no certificate."
     )
-    certificate_file: AbsolutePath | None = Field(default=None, description="This side's certificate; the softswitch needs one.")
+    certificate_file: AbsolutePath | None = Field(default=None, description="This side's certificate. Required for the softswitch.")
     key_file: AbsolutePath | None = Field(default=None, description="The certificate's key.")
 
 
 class DataPlane(Section):
     """The BF Runtime server that holds the relay table; without this section all media stays on the relay."""
 
-    target: Target = Field(default=SOFTSWITCH_SOCKET, description="The BF Runtime server: unix:/PATH of the softswitch, or HOST:PORT of bf_switchd or of a softswitch elsewhere.")
+    target: Target = Field(default=SOFTSWITCH_SOCKET, description="The BF Runtime server: the softswitch's unix:/PATH, or HOST:PORT of bf_switchd or of a remote softswitch.")
     device_id: int = Field(default=0, ge=0, le=0xFFFFFFFF, description="BF Runtime device id.")
-    program: Name = Field(default="relay", description="Name of the P4 program whose tables are written.")
-    tls: Tls | None = Field(default=None, description="TLS towards the BF Runtime server; without it the connection is in the clear: only for loopback or a network of its own.")
+    program: Name = Field(default="relay", description="Name of the P4 program that owns the tables.")
+    tls: Tls | None = Field(default=None, description="TLS to the BF Runtime server. Without it the connection is not encrypted: use loopback or a management network.")
     cpu_interface: Interface | None = Field(
         default=None,
-        description="Network interface of a switch's CPU port, on the switch's own host: RTCP, ICE checks and copies of conferences arrive there, and the agent's own packets leave. Absent: this host's own sockets, for a softswitch.",
+        description="Network interface of a switch's CPU port, on the switch's own host. It carries RTCP, ICE checks and copies of conferences, and the agent's own packets. Not for a softswitch, which uses the host's sockets.",
     )
-    idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry counts as idle.")
+    idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry is idle.")
     hash: Literal["auto", "none", "hash32", "hash48"] = Field(
         default="auto",
-        description="Under which hash a switch stores 5-tuples (RELAY_KEY of its build) when it does not say so itself; auto: then any build is reckoned with. hash32 and hash48 fit builds made with --published only: other builds have a polynomial of their own.",
+        description="The hash of 5-tuples (RELAY_KEY) in a switch that does not report it. auto: allow for any build. hash32 and hash48 fit builds with --published only, because other builds have random polynomials.",
     )
 
 
 class Learning(Section):
     """When a source address behind NAT is latched."""
 
-    packets: int = Field(default=5, ge=1, le=1000, description="Packets of one SSRC that a source unknown to signalling has to show.")
-    guard_ms: int = Field(default=80, ge=0, le=10_000, description="Milliseconds over which it has to show them, without a rival.")
-    contest_hold_s: float = Field(default=10, ge=0, le=3600, description="Seconds for which a stream with two claimants stays on the relay after the rival's last packet.")
-    quarantine_s: float = Field(default=3, ge=0, le=3600, description="Seconds for which the old source is not learned again after signalling changed.")
-    one_way_after_s: float = Field(default=1.0, ge=0, le=3600, description="Seconds after which a stream whose other party has sent nothing is offloaded towards the signalled address.")
+    packets: int = Field(default=5, ge=1, le=1000, description="Packets of one SSRC that an unsignalled source must send.")
+    guard_ms: int = Field(default=80, ge=0, le=10_000, description="Milliseconds that these packets must span, without a rival.")
+    contest_hold_s: float = Field(default=10, ge=0, le=3600, description="Seconds that a contested stream stays on the relay after the rival's last packet.")
+    quarantine_s: float = Field(default=3, ge=0, le=3600, description="Seconds during which the old source is not learned again after a signalled change.")
+    one_way_after_s: float = Field(default=1.0, ge=0, le=3600, description="Seconds after which a stream is offloaded to the signalled address although the other party has sent nothing.")
     first_packets: Literal["any", "named"] = Field(
         default="named",
-        description="Whose packets reach a relay that latches the first source (any but the built-in one) before a stream is offloaded: only those of addresses "
-        "that signalling names or that were latched, or anybody's. With `named`, packets from other sources are dropped until the stream is latched; with `any`, the relay may latch an unknown source.",
+        description="Sources that reach the relay before a stream is offloaded. named: signalled and latched addresses; packets from other sources are dropped until the stream is latched. any: all sources; the relay may latch an unknown one. Not used with the built-in relay.",
     )
 
 
@@ -223,9 +220,7 @@ class Hep(Section):
     """Copies of SIP messages (HEPv3), from which BYE and CANCEL are taken."""
 
     listen: HepSocket = Field(default="udp:127.0.0.1:9060", description="udp:ADDRESS:PORT or tcp:ADDRESS:PORT.")
-    allow: list[Network] = Field(
-        default=list(_LOOPBACK), description="Networks from which copies are taken; without this key a listen address on loopback, which only this host reaches, takes them from any."
-    )
+    allow: list[Network] = Field(default=list(_LOOPBACK), description="Networks that may send SIP copies. Without this key, a loopback listener accepts any address.")
 
     def networks(self) -> list[IPNetwork]:
         """Where copies may come from. A SIP server sends to loopback from whichever of its addresses it likes (Kamailio: the first)."""
@@ -238,7 +233,7 @@ class Hep(Section):
 class ApiTls(Section):
     """TLS of the REST API; PEM files, read at the start."""
 
-    certificate: AbsolutePath = Field(description="The certificate, followed by those that lead to its authority.")
+    certificate: AbsolutePath = Field(description="The certificate, followed by its intermediate certificates.")
     key: AbsolutePath = Field(description="The certificate's key.")
 
 
@@ -246,13 +241,13 @@ class Api(Section):
     """The local REST API, which the `shunt` command uses too."""
 
     listen: ApiListen = Field(default="127.0.0.1:8077", description="ADDRESS:PORT, or unix:/PATH.")
-    token: str | None = Field(default=None, min_length=8, max_length=512, description="If given, requests need the header Authorization: Bearer TOKEN.")
-    token_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the token, in place of token.")
-    tls: ApiTls | None = Field(default=None, description="Serve HTTPS; without it HTTP. Browsers give camera and microphone only to pages that come by HTTPS, or from localhost.")
+    token: str | None = Field(default=None, min_length=8, max_length=512, description="Token that requests must carry in the header Authorization: Bearer TOKEN.")
+    token_file: AbsolutePath | None = Field(default=None, description="File whose first line is the token, instead of token.")
+    tls: ApiTls | None = Field(default=None, description="Serve HTTPS. Browsers allow camera and microphone only on HTTPS pages and on localhost.")
 
 
 class Admin(Section):
-    """The agent's admin API, whose client the operator daemon is."""
+    """The agent's admin API, which the operator daemon uses."""
 
     socket: AbsolutePath = Field(default="/run/shunt/admin.sock", description="Unix socket of the agent's admin API.")
     socket_group: Name = Field(default="shunt", description="Group that may use the socket.")
@@ -262,7 +257,7 @@ class Admin(Section):
 class Operator(Section):
     """The operator daemon (`shunt operator`)."""
 
-    state_dir: AbsolutePath = Field(default="/var/lib/shunt/operator", description="Folder for how far the agent's events were dealt with; it is made where only that one is missing.")
+    state_dir: AbsolutePath = Field(default="/var/lib/shunt/operator", description="Folder of the daemon's position in the event log. Created if its parent exists.")
 
 
 class Notify(Section):
@@ -270,20 +265,20 @@ class Notify(Section):
 
     allow: list[NotifySocket] | None = Field(
         default=None,
-        description="Sockets that a U command may name, tcp:ADDRESS:PORT or unix:/PATH; without this key any on loopback or on the commanding SIP server.",
+        description="Sockets that a U command may name: tcp:ADDRESS:PORT or unix:/PATH. Without this key: Unix sockets, loopback and the commanding SIP server.",
     )
 
 
 class Journal(Section):
-    """Where calls are kept so that a restarted agent, or a standby, finds them again."""
+    """Where calls are stored, so that a restarted agent or a standby can restore them."""
 
-    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file; its folder is made where only that one is missing. Not used with redis.")
-    redis: RedisUrl | None = Field(default=None, description="redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH: keep the journal in Redis, so that another agent can take over.")
-    redis_password_file: AbsolutePath | None = Field(default=None, description="A file whose first line is the password of Redis.")
-    group: Name = Field(default="shunt", description="Agents of one group share calls and data plane; one of them is in charge. Several groups may use one Redis.")
+    path: AbsolutePath = Field(default="/var/lib/shunt/journal.sqlite", description="SQLite file. Its folder is created if the parent exists. Not used with redis.")
+    redis: RedisUrl | None = Field(default=None, description="Redis for a pair of agents: redis://HOST:PORT/DB, rediss:// for TLS, or unix:///PATH.")
+    redis_password_file: AbsolutePath | None = Field(default=None, description="File whose first line is the password of Redis.")
+    group: Name = Field(default="shunt", description="Agents of one group share calls and data plane; one of them is active. Several groups may use one Redis.")
 
     def password(self) -> str | None:
-        """The password of Redis. Raises ValueError, naming the file, where it cannot be read."""
+        """Reads the password of Redis. Raises ValueError, naming the file, if it cannot be read."""
         if self.redis_password_file is None:
             return None
         try:
@@ -296,18 +291,18 @@ class Journal(Section):
 class Standby(Section):
     """How agents of one group take over from each other; takes effect with journal.redis."""
 
-    name: Name | None = Field(default=None, description="This agent's name in the log of the other one; without it the host's.")
-    control: ControlSocket | None = Field(default=None, description="Where the other agent of the pair reaches this one's control socket; without it the first of control.listen.")
-    ng: NgSocket | None = Field(default=None, description="The same for the NG protocol; without it the first of control.ng.")
-    lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds without a sign of life after which the other agent takes over.")
+    name: Name | None = Field(default=None, description="This agent's name in the log of the other one. Default: the host's name.")
+    control: ControlSocket | None = Field(default=None, description="Where the other agent reaches this one's control socket. Default: the first of control.listen.")
+    ng: NgSocket | None = Field(default=None, description="The same for the NG protocol. Default: the first of control.ng.")
+    lease_ms: int = Field(default=1000, ge=200, le=60_000, description="Milliseconds after which an unrenewed lease expires and the other agent takes over.")
 
 
 class History(Section):
     """What is kept of each call for `shunt history` and the web page."""
 
-    events: int = Field(default=100_000, ge=0, le=10_000_000, description="Events held in all, about 600 bytes each; the calls that ended first go. 0: none.")
-    per_call: int = Field(default=300, ge=16, le=10_000, description="Events held of one call: its first and its last ones.")
-    log: bool = Field(default=False, description="Write each event to the log too (level info; learn notices and SIP messages at debug).")
+    events: int = Field(default=100_000, ge=0, le=10_000_000, description="Most events stored, about 600 bytes each; finished calls are removed first. 0: none.")
+    per_call: int = Field(default=300, ge=16, le=10_000, description="Most events stored of one call: its first and its last ones.")
+    log: bool = Field(default=False, description="Also write each event to the log: level info; learn notices and SIP messages at debug.")
 
 
 class Cdr(Section):
@@ -320,7 +315,7 @@ class Cdr(Section):
 class Quality(Section):
     """How speech quality is estimated (ITU-T G.107)."""
 
-    delay_ms: float = Field(default=50.0, ge=0, le=2000, description="One-way network delay to assume, in milliseconds: a server in the middle cannot measure it.")
+    delay_ms: float = Field(default=50.0, ge=0, le=2000, description="Assumed one-way network delay in milliseconds, which a server in the middle cannot measure.")
 
 
 class Homer(Section):
@@ -328,57 +323,55 @@ class Homer(Section):
 
     target: UdpSocket = Field(description="udp:ADDRESS:PORT of the capture server.")
     capture_id: int = Field(default=2001, ge=0, le=0xFFFFFFFF, description="This agent's id at Homer.")
-    events: bool = Field(default=True, description="Send the events of calls as log lines, and not only quality reports.")
+    events: bool = Field(default=True, description="Send the events of calls as log lines, in addition to quality reports.")
 
 
 class Log(Section):
     """The log on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severity that is written.")
-    format: Literal["text", "json"] = Field(default="text", description="Lines of text, or one JSON object to a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Lowest severity that is written.")
+    format: Literal["text", "json"] = Field(default="text", description="Text, or one JSON object per line.")
 
 
 class Softswitch(Section):
     """The Linux data plane (`shunt softswitch`)."""
 
-    interfaces: list[Interface] = Field(description="Network interfaces on which media arrives or leaves; none: the tables are served, and no packet is seen.")
+    interfaces: list[Interface] = Field(description="Network interfaces where media arrives or leaves. An empty list serves the tables without packets.")
     listen: list[ServerListen] = Field(
         default=[SOFTSWITCH_SOCKET],
         min_length=1,
-        description="Where BF Runtime (gRPC) is served: unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for tools of the users that owners names, or any ADDRESS:PORT with tls.ca_file.",
+        description="Sockets of the BF Runtime server (gRPC): unix:/PATH (mode 0660, group socket_group), ADDRESS:PORT on loopback for the users in owners, or any ADDRESS:PORT with tls.ca_file.",
     )
     socket_group: Name = Field(default="shunt", description="Group that may use the Unix socket.")
     programs: list[Name] = Field(
         default=["relay"],
         min_length=1,
         max_length=64,
-        description="Names under which the tables are served, each to one agent (or pair) whose data_plane.program it is. Agents have media ranges of their own; the first name's may have conferences.",
+        description="Programs, one for each agent or pair, which names it in data_plane.program. Each agent has its own media ranges; only the first program has conferences.",
     )
     owners: list[Owner] = Field(
         default=["unix", "tls"],
         min_length=1,
-        description="Clients that may read and write the tables, own them, and so take over what a dead owner left: unix, tcp (every local user), tls, user:NAME (of a Unix socket, or of TCP on loopback) or certificate:NAME.",
+        description="Clients that may own, read and write the tables: unix, tcp (every local user), tls, user:NAME (of a Unix socket, or TCP on loopback) or certificate:NAME.",
     )
-    request_limit: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, description="Bytes of the largest request; larger ones are refused with RESOURCE_EXHAUSTED.")
-    capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table; four to a call with one audio stream.")
-    mode: Literal["auto", "native", "generic"] = Field(default="auto", description="XDP in the driver, in the kernel's generic path, or native with generic as fallback.")
-    tls: Tls | None = Field(default=None, description="Serve BF Runtime on TCP over TLS only; with ca_file only to clients with a certificate.")
+    request_limit: int = Field(default=32 << 20, ge=1 << 20, le=1 << 30, description="Largest request in bytes. A larger one gets RESOURCE_EXHAUSTED.")
+    capacity: int = Field(default=262_144, ge=1, le=16_777_216, description="Entries of the relay table. A call with one audio stream takes four.")
+    mode: Literal["auto", "native", "generic"] = Field(default="auto", description="native: XDP in the driver. generic: XDP in the kernel's generic path. auto: native if possible.")
+    tls: Tls | None = Field(default=None, description="Serve BF Runtime on TCP over TLS only. With ca_file, clients need a certificate.")
     source_mismatch: Literal["drop", "pass"] = Field(
-        default="drop", description="Action for a packet whose source does not match the entry of its port, or is blocked: drop it (the agent still gets a learn notice), or pass it to the relay."
+        default="drop", description="Action for a packet of a source that is blocked or does not match the port's entry: drop (with a learn notice), or pass to the relay."
     )
     packet_limit: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Most packets per second of one entry, that is of one stream from one source; further ones are dropped and counted. 0: no limit, and no cost; with one, packets take the longer way through the program.",
+        description="Most packets per second of one entry; more are dropped and counted. 0: no limit and no cost. With a limit, each packet takes the slower path through the program.",
     )
-    conference_copies: int = Field(
-        default=0, ge=0, le=4_000_000, description="Rewrites of conference packets to have room for: one for each receiver of each stream with ports of its own. 0: no conferences."
-    )
-    pin_dir: AbsolutePath = Field(default="/sys/fs/bpf/shunt", description="Folder on a BPF file system where programs and maps are pinned.")
+    conference_copies: int = Field(default=0, ge=0, le=4_000_000, description="Most rewrites of conference packets: one for each receiver of each stream with ports of its own. 0: no conferences.")
+    pin_dir: AbsolutePath = Field(default="/sys/fs/bpf/shunt", description="Folder on a BPF file system for pinned programs and maps.")
 
     def open_to(self) -> Iterator[tuple[Location, str]]:
-        """(location, message) of TCP addresses by which every local user may command the data plane."""
+        """Yields (location, message) of TCP addresses at which every local user may command the data plane."""
         mutual = self.tls is not None and self.tls.ca_file is not None
         for text in self.listen:
             if not text.startswith("unix:") and not mutual and "tcp" in self.owners:
@@ -389,41 +382,41 @@ class Config(Section):
     """The whole file."""
 
     control: Control = Field(default=Control(), description="Where SIP servers reach the agent.")
-    relays: list[Relay] = Field(default=[], description="External relays; a call sticks to its relay.")
+    relays: list[Relay] = Field(default=[], description="External relays. A call stays with its relay.")
     builtin_relay: BuiltinRelay | None = Field(default=None, description="The built-in relay.")
-    data_plane: DataPlane | None = Field(default=None, description="Where relay entries go; absent: all media stays on the relay.")
+    data_plane: DataPlane | None = Field(default=None, description="Where entries are installed. Without this section all media stays on the relay.")
     learning: Learning = Field(default=Learning(), description="When a source address is latched.")
-    hep: Hep | None = Field(default=None, description="Where copies of SIP messages arrive; absent: not listened for.")
+    hep: Hep | None = Field(default=None, description="SIP copies (HEP). Without this section the agent does not listen for them.")
     api: Api = Field(default=Api(), description="The REST API.")
     admin: Admin = Field(default=Admin(), description="The agent's admin API.")
     operator: Operator = Field(default=Operator(), description="The operator daemon.")
     notify: Notify = Field(default=Notify(), description="Media time-out notices.")
-    journal: Journal | None = Field(default=None, description="Where calls are kept for a restart; absent: a restart forgets them.")
-    standby: Standby = Field(default=Standby(), description="Taking over between agents that share a journal in Redis.")
+    journal: Journal | None = Field(default=None, description="Where calls are stored. Without this section a restart forgets them.")
+    standby: Standby = Field(default=Standby(), description="Take-over between agents that share a journal in Redis.")
     history: History = Field(default=History(), description="Events of each call.")
-    cdr: Cdr | None = Field(default=None, description="Call records; absent: none are written.")
+    cdr: Cdr | None = Field(default=None, description="Call records. Without this section none are written.")
     quality: Quality = Field(default=Quality(), description="Estimates of speech quality.")
-    homer: Homer | None = Field(default=None, description="Reports to Homer; absent: none are sent.")
+    homer: Homer | None = Field(default=None, description="Reports to Homer. Without this section none are sent.")
     log: Log = Field(default=Log(), description="The log.")
-    conference: Conference | None = Field(default=None, description="Conferences; absent: none.")
+    conference: Conference | None = Field(default=None, description="Conferences. Without this section there are none.")
     edge: Edge | None = Field(default=None, description="The edge for browsers.")
-    mixer: Mixer | None = Field(default=None, description="A mixer of conferences' audio, on this host.")
-    rooms: Rooms | None = Field(default=None, description="Conferences for browsers; absent: none.")
+    mixer: Mixer | None = Field(default=None, description="A mixer of conference audio on this host.")
+    rooms: Rooms | None = Field(default=None, description="Conferences for browsers. Without this section there are none.")
     softswitch: Softswitch | None = Field(default=None, description="The Linux data plane.")
     switch: Switch | None = Field(default=None, description="Ports and routes of a Tofino switch, for its set-up script.")
 
     @property
     def serves_rtpproxy(self) -> bool:
-        """Whether a relay speaks the rtpproxy protocol."""
+        """Returns whether a relay speaks the rtpproxy protocol."""
         return self.builtin_relay is not None or any(not relay.is_rtpengine for relay in self.relays)
 
     @property
     def serves_agent(self) -> bool:
-        """Whether `shunt agent` can work with this file: it names a relay. A data-plane host's file need not."""
+        """Returns whether `shunt agent` can use this file: it names a relay. The file of a data-plane host need not."""
         return bool(self.relays) or self.builtin_relay is not None
 
     def document(self) -> dict[str, Any]:
-        """What the daemons in Rust get: every key, with the value that is in force, as JSON has it; api.token is the operator daemon's alone."""
+        """The values that the daemons in Rust get: every key with its value in force, as JSON. api.token goes to the operator daemon only."""
         effective = self.model_dump(mode="json")
         if self.api.token is not None:
             effective["api"]["token"] = "(hidden)"
@@ -435,7 +428,7 @@ class Config(Section):
         return effective
 
     def problems(self) -> list[tuple[Location, str]]:
-        """What is wrong between keys that are right by themselves: (location, message), in file order by section."""
+        """Yields contradictions between keys that are valid on their own: (location, message), in file order by section."""
         return [
             *self._relay_problems(),
             *self._port_problems(),
@@ -451,7 +444,7 @@ class Config(Section):
         ]
 
     def warnings(self) -> Iterator[tuple[Location, str]]:
-        """What may be meant, but hardly is: (location, message)."""
+        """Yields settings that are valid but probably wrong: (location, message)."""
         if self.data_plane is not None and self.softswitch is not None:
             target = host_port(self.data_plane.target)
             if not any(_reaches(target, host_port(text)) for text in self.softswitch.listen):
@@ -474,7 +467,7 @@ class Config(Section):
                 )
 
     def interfaces(self) -> Iterator[tuple[Location, str]]:
-        """(location, name) of the network interfaces that have to be on this host."""
+        """Yields (location, name) of the network interfaces that this host must have."""
         if self.data_plane is not None and self.data_plane.cpu_interface is not None:
             yield ("data_plane", "cpu_interface"), self.data_plane.cpu_interface
         for i, name in enumerate(self.softswitch.interfaces if self.softswitch is not None else []):
@@ -515,7 +508,7 @@ class Config(Section):
                 yield ("builtin_relay", "advertised", 1), f"{advertised[1]} is listed twice"
 
     def media_ranges(self) -> Iterator[tuple[Location, str, PortRange]]:
-        """(location, address, ports) of every media range of every relay."""
+        """Yields (location, address, ports) of every media range of every relay."""
         for i, relay in enumerate(self.relays):
             for j, media in enumerate(relay.media):
                 yield ("relays", i, "media", j, "ports"), str(media.address), media.ports
@@ -653,7 +646,7 @@ class Config(Section):
 
 
 def _reaches(target: HostPort, listen: HostPort) -> bool:
-    """Whether a connection to the target may arrive at the listener. A name may be that of any address."""
+    """Returns whether a connection to the target may arrive at the listener. A host name may have any address."""
     if target.path or listen.path:
         return target.path == listen.path
     try:

@@ -24,9 +24,9 @@ def _known(kind: str, names: list[str]) -> list[str]:
 
 
 class Codecs(Section):
-    """Codecs of rooms whose names fit a pattern; the first entry that fits holds."""
+    """Codecs of rooms whose names match a pattern. The first match applies."""
 
-    rooms: str = Field(min_length=1, max_length=64, description="The room's name, or a pattern with * and ?.")
+    rooms: str = Field(min_length=1, max_length=64, description="A room's name, or a pattern with * and ?.")
     audio: list[str] = Field(default=["PCMU", "PCMA"], description="As rooms.audio.")
     video: list[str] = Field(default=["VP8", "H264"], description="As rooms.video.")
 
@@ -42,21 +42,19 @@ class Codecs(Section):
 
 
 class Rooms(Section):
-    """Conferences that browsers take part in, by way of edges (`shunt-edge`)."""
+    """Conferences that browsers join through edges (`shunt-edge`)."""
 
     edges: list[str] = Field(
         default=["unix:/run/shunt-edge/control.sock"],
         min_length=1,
-        description="Control sockets of the edges, unix:/PATH. A browser comes to the one with the fewest sessions; one that does not answer is left out.",
+        description="Control sockets of the edges, unix:/PATH. A browser gets the answering edge with the fewest sessions.",
     )
-    secret_file: AbsolutePath = Field(
-        default="/var/lib/shunt/operator/rooms.secret", description="File with the key that links are signed with; it is made if need be. Another key makes all links void."
-    )
-    url: str | None = Field(default=None, pattern=r"^https?://[^/ ]+(/.*)?$", description="What links begin with, as browsers reach the REST API: https://rooms.example.org. Absent: api.listen.")
-    create: bool = Field(default=True, description="A room is made when the first comes to it with a link; false: only `shunt conference create` makes one.")
-    audio: list[str] = Field(default=["opus", "PCMU", "PCMA"], min_length=1, description="Audio codecs, the preferred one first: opus, PCMU, PCMA, G722. The first to come settles the room's.")
-    video: list[str] = Field(default=["VP8", "H264"], description="Video codecs, the preferred one first: VP8, H264, VP9, AV1. None: rooms without video.")
-    codecs_of: list[Codecs] = Field(default=[], description="Other codecs for some rooms, as for those that phones call too.")
+    secret_file: AbsolutePath = Field(default="/var/lib/shunt/operator/rooms.secret", description="File of the key that signs links, created if missing. A new key invalidates all links.")
+    url: str | None = Field(default=None, pattern=r"^https?://[^/ ]+(/.*)?$", description="Start of all links: the REST API as browsers reach it, https://rooms.example.org. Default: api.listen.")
+    create: bool = Field(default=True, description="The first participant with a link creates the room. false: only `shunt conference create` does.")
+    audio: list[str] = Field(default=["opus", "PCMU", "PCMA"], min_length=1, description="Audio codecs in order of preference: opus, PCMU, PCMA, G722. The first participant fixes the room's codec.")
+    video: list[str] = Field(default=["VP8", "H264"], description="Video codecs in order of preference: VP8, H264, VP9, AV1. An empty list: no video.")
+    codecs_of: list[Codecs] = Field(default=[], description="Codecs of particular rooms, such as rooms that phones call.")
 
     @field_validator("edges")
     @classmethod
@@ -79,12 +77,12 @@ class Rooms(Section):
         return _known("video", names)
 
     def codecs(self, room: str) -> dict[str, list[str]]:
-        """The codecs of each medium of a room, the preferred one first."""
+        """Returns the codecs of each medium of a room in order of preference."""
         special = next((one for one in self.codecs_of if fnmatch.fnmatchcase(room, one.rooms)), None)
         audio, video = (self.audio, self.video) if special is None else (special.audio, special.video)
         return {"audio": audio, "video": video, "screen": video}
 
     def problems(self, conference: bool) -> Iterator[tuple[Location, str]]:
-        """What is wrong with the rest of the file: without conferences."""
+        """Yields conflicts with the rest of the file: rooms without conferences."""
         if not conference:
             yield (), "needs a conference section: a room is a conference"

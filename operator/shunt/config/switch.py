@@ -42,27 +42,27 @@ class SwitchPort(Section):
     """One port of the switch."""
 
     port: SwitchPortName = Field(description='Front-panel port "CONNECTOR/CHANNEL" as `pm show` writes it, or a device port number.')
-    mac: Mac = Field(description="The switch's own MAC address on this port: frames to it are routed.")
-    speed: Literal["1G", "10G", "25G", "40G", "50G", "100G", "200G", "400G"] = Field(default="100G", description="Speed.")
+    mac: Mac = Field(description="The switch's MAC address on this port. The switch routes frames to it.")
+    speed: Literal["1G", "10G", "25G", "40G", "50G", "100G", "200G", "400G"] = Field(default="100G", description="Speed of the port.")
     fec: Literal["none", "firecode", "reed-solomon"] = Field(default="none", description="Forward error correction.")
-    autoneg: Literal["auto", "on", "off"] = Field(default="auto", description="Auto-negotiation; auto leaves it to the platform.")
-    mtu: int = Field(default=1500, ge=1280, le=9198, description="Bytes of the longest IP packet that leaves by this port; longer ones are dropped and counted.")
-    enabled: bool = Field(default=True, description="Whether the port is switched on.")
+    autoneg: Literal["auto", "on", "off"] = Field(default="auto", description="Auto-negotiation. auto: the platform decides.")
+    mtu: int = Field(default=1500, ge=1280, le=9198, description="Longest IP packet, in bytes, that leaves by this port. Longer ones are dropped and counted.")
+    enabled: bool = Field(default=True, description="Whether the port is enabled.")
 
 
 class NextHop(Section):
-    """A neighbour that packets are sent to; addresses are not resolved by the switch."""
+    """A neighbour that packets are sent to. The switch resolves no addresses."""
 
-    name: Name = Field(description="What routes call it.")
+    name: Name = Field(description="Name for routes.")
     port: SwitchPortName = Field(description="The port, one of switch.ports.")
     mac: Mac = Field(description="The neighbour's MAC address.")
-    vlan: int | None = Field(default=None, ge=1, le=4094, description="802.1Q tag; absent: untagged.")
+    vlan: int | None = Field(default=None, ge=1, le=4094, description="802.1Q tag. Default: untagged.")
 
 
 class Route(Section):
     """Where packets to a prefix go."""
 
-    prefix: Network = Field(description="IPv4 or IPv6 prefix; the longest one that fits decides.")
+    prefix: Network = Field(description="IPv4 or IPv6 prefix. The longest match applies.")
     to: Name = Field(description="A next hop's name, cpu or discard.")
 
 
@@ -72,10 +72,10 @@ class Switch(Section):
     cpu_port: int = Field(default=64, ge=0, le=511, description="Device port of the switch's CPU: 64 on Tofino 1 (PCIe), 0 on Tofino 2.")
     ports: list[SwitchPort] = Field(min_length=1, description="The ports in use.")
     next_hops: list[NextHop] = Field(default=[], max_length=1023, description="Neighbours.")
-    routes: list[Route] = Field(default=[], description="Routes, at least to the relay servers and to the way to the phones.")
+    routes: list[Route] = Field(default=[], description="Routes, at least to the relay servers and to the phones.")
 
     def problems(self) -> Iterator[tuple[Location, str]]:
-        """What is wrong between keys that are right by themselves: (location within the section, message)."""
+        """Yields contradictions between keys that are valid on their own: (location within the section, message)."""
         ports: dict[str | int, int] = {}
         for i, port in enumerate(self.ports):
             if (first := ports.setdefault(port.port, i)) != i:
