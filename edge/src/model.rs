@@ -104,6 +104,7 @@ pub struct ConnectMedium {
     pub rtcp: Option<SocketAddr>,
 }
 
+/// In octets: a participant's name has up to 64 characters.
 const LONGEST_NAME: usize = 256;
 
 fn short<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

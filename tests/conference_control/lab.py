@@ -216,14 +216,14 @@ def bridge(work: Path, kind: Callable[[Topology, Path], BridgeT] = Bridge) -> It
 class Phone:
     """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
 
-    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 60) -> None:
-        """server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
+    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 60, display: str = "") -> None:
+        """display: the display name of its From; server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
         self.party = bridge.party(host, name)
         self.server = server
         self._target = ""
         self._route: list[str] = []
         self.answer = ""
-        self._name = name
+        self._name, self._display = name, f'"{display}" ' if display else ""
         self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((self._ip, next(_SIP_PORTS)))
@@ -316,7 +316,7 @@ class Phone:
         uri = f"sip:{self._room}@{EDGE_IP}:{self.server}"
         lines = [
             f"{method} {self._target or uri} SIP/2.0", *(f"Route: {route}" for route in self._route), f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
-            f"From: <sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
+            f"From: {self._display}<sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
             f"CSeq: {self._cseq} {method}", f"Contact: <sip:{self._name}@{self._ip}:{self._port}>",
             *([f"Content-Type: {content_type}"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip

@@ -64,6 +64,27 @@ def test_nobody_loses_media_and_dialogs_go_on(room: Bridge) -> None:
     assert unbroken(bob.received(ann)), "her media went on over both kills, and while she did not want any"
 
 
+def test_a_phone_is_called_by_its_display_name_and_keeps_it(room: Bridge) -> None:
+    """In any script, over a re-INVITE and a kill of the daemon, up to the record; another phone of that name gets a number; the REST API takes such names too."""
+    first, second = (Phone(room, host, user, display="王 小明") for host, user in (("caller", "1001"), ("callee", "1002")))
+    assert first.call("room") == second.call("room") == 200
+    room.ask("POST", "/v1/conferences/room/participants?name=Zoe%CC%88%20M%C3%BCller")
+    wanted = [("1001", "王 小明"), ("1002", "王 小明-2"), ("Zoe_Muller", "Zoë Müller")]
+
+    def shown() -> list[tuple[str, str]]:
+        return [(one["id"], one["name"]) for one in room.conference()["participants"]]
+
+    assert shown() == wanted
+    assert first.call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and shown() == wanted
+    room.operator.kill()
+    room.start_operator()
+    assert shown() == wanted
+    assert "王 小明 (1001)" in room.shunt("conference", "watch", "room", "--once")
+    room.ask("DELETE", "/v1/conferences/room/participants/Zo%C3%AB%20M%C3%BCller")
+    assert first.bye() == 200
+    assert {(one["participant"], one["name"]) for one in room.records(2)} == {wanted[0], wanted[2]}
+
+
 def test_who_is_put_out_while_it_is_away_gets_a_bye_when_it_is_back(room: Bridge) -> None:
     phones = callers(room)
     room.operator.kill()

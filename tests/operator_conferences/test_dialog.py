@@ -7,11 +7,11 @@ import json
 import pytest
 from aiosipua import Dialog
 
-from shunt.operator.conferences.dialog import Seat, participant_name
+from shunt.operator.conferences.dialog import Seat
 
 
 def seat() -> Seat:
-    made = Seat("room", "ann", "1@192.0.2.7", ("192.0.2.7", 5060), ["audio", None], ["192.0.2.7"], "", 1800, "uac")
+    made = Seat("room", "ann", "1@192.0.2.7", ("192.0.2.7", 5060), ["audio", None], ["192.0.2.7"], "", 1800, "uac", name="Zoë")
     made.note(Dialog(call_id="1@192.0.2.7", local_tag="us", remote_tag="them", remote_uri="sip:ann@192.0.2.7", remote_target="sip:ann@192.0.2.7:5066", route_set=["<sip:proxy;lr>"], remote_cseq=4))
     return made
 
@@ -19,7 +19,7 @@ def seat() -> Seat:
 def test_a_call_comes_back_as_it_was_kept() -> None:
     kept = json.loads(json.dumps(seat().kept()))
     again = Seat.read(kept)
-    assert again == seat()
+    assert again == seat() and kept["name"] == "Zoë"
     dialog = seat().resumed()
     assert dialog.id == ("1@192.0.2.7", "us", "them") and dialog.state.value == "confirmed" and dialog.route_set == ["<sip:proxy;lr>"]
     assert dialog.create_request("BYE").uri == "sip:ann@192.0.2.7:5066"
@@ -43,11 +43,3 @@ def test_a_newer_versions_field_is_passed_over() -> None:
     kept = seat().kept()
     kept["sip"]["later"] = 1
     assert Seat.read(kept) == seat()
-
-
-@pytest.mark.parametrize(
-    ("user", "taken", "wanted"),
-    [("ann", set(), "ann"), ("ann", {"ann", "ann-2"}, "ann-3"), (None, set(), "anonymous"), ("+49 30;x", set(), "49_30_x"), ("...", set(), "anonymous"), ("a" * 80, set(), "a" * 50)],
-)
-def test_names_of_callers(user: str | None, taken: set[str], wanted: str) -> None:
-    assert participant_name(user, taken) == wanted

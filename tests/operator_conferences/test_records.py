@@ -15,7 +15,16 @@ def usage(**more: Any) -> dict[str, Any]:
 
 
 def left(*media: dict[str, Any]) -> dict[str, Any]:
-    facts = {"conference": "room", "participant": "ann", "call": "=1@h", "reason": "bye", "joined_us": 1_795_522_088_000_000, "duration_s": 12.3456, "media": list(media)}
+    facts = {
+        "conference": "room",
+        "participant": "ann",
+        "call": "=1@h",
+        "reason": "bye",
+        "joined_us": 1_795_522_088_000_000,
+        "duration_s": 12.3456,
+        "media": list(media),
+        "signalling": {"name": "=Änn"},
+    }
     return record(facts, 1_795_522_100.5, 50.0, epoch=7, seq=8)
 
 
@@ -53,4 +62,5 @@ def test_csv_has_a_line_for_each_medium() -> None:
     text = csv_header() + csv_lines(left(audio(), audio(medium="video", codecs=[VP8], payload_type=96)))
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["medium"], row["participant"], row["seq"]) for row in rows] == [("audio", "ann", "8"), ("video", "ann", "8")]
+    assert rows[0]["name"] == "'=Änn" and left(audio())["name"] == "=Änn"
     assert rows[0]["call_id"] == "'=1@h", "a spreadsheet takes it for no formula"

@@ -64,6 +64,21 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
         assert line in said, said
 
 
+def test_people_are_shown_by_name_and_asked_for_by_identifier() -> None:
+    ann, bob = participant("Ann", medium("audio", 20000), signalling={"name": "Änn"}), participant("bob", medium("audio", 20004))
+    flow = {
+        "sender": "Ann", "receiver": "bob", "medium": "audio", "quality": "video", "target": 2, "decided_by": "policy", "packets": 5, "streams": [{"ssrc": 0xABC, "packets": 5}],
+        "estimate_bits_per_s": None, "reported": False,
+    }  # fmt: skip
+    found = conference(ann, bob, subscriptions=[flow])
+    events = happened(("source", {"participant": "Ann", "medium": "audio", "source": None}), ("left", {"participant": "cem", "reason": "bye", "media": [], "signalling": {"name": "جم"}}))
+    shown = view.conference(found, events.of("room"))
+    assert [(one["id"], one["name"]) for one in shown["participants"]] == [("Ann", "Änn"), ("bob", "bob")] and shown["flows"][0]["sender"] == "Ann"
+    said = text(shown)
+    for line in ("  Änn (Ann) ", "  bob  ", "  Änn             > bob ", "Änn's audio comes from nobody certain", "جم has left"):
+        assert line in said, said
+
+
 def test_tiles_are_shown_with_who_has_none_and_why() -> None:
     tile = {"place": 1, "participant": "ann", "source": 7, "x": 176, "y": 0, "width": 176, "height": 144, "pictures": 80, "refused": 0, "refusal": None}
     waiting = tile | {"place": 2, "participant": "bob", "x": None, "pictures": 0, "refusal": "its bit stream cannot be read"}
@@ -100,6 +115,6 @@ def test_a_conference_that_begins_anew_has_no_past() -> None:
 def test_who_is_in_a_conference_is_known_by_its_events() -> None:
     told = happened(("created", {}), ("joined", {"participant": "ann"}), ("joined", {"participant": "bob"}), ("left", {"participant": "ann", "reason": "bye", "media": []}))
     assert told.present() == {"room": ["bob"]}
-    assert view.last_known("room", ["bob"], [])["participants"] == [{"name": "bob", "media": None}]
+    assert view.last_known("room", ["bob"], [])["participants"] == [{"id": "bob", "name": "bob", "media": None}]
     told(Event(CONFERENCE, "", "ended", 6.0, None, None, None, {"conference": "room"}))
     assert told.present() == {}

@@ -40,12 +40,18 @@ def test_two_on_localhost(room: RoomLab) -> None:
         assert pictures.watched(me)[f"{other.name}/video"]["corrupt"] == 0
     assert room.conference("board")["design"] == "two-party"
     assert violations(ann) == []
-    # Who comes again sees a picture at once: the request for a key frame finds its way without a tree.
+    # Who comes again sees a picture at once: the request for a key frame finds its way without a tree. A name is in any script, and normalised.
     bob.click("#leave")
     assert await_that(lambda: room.names("board") == ["ann"])
+    bob.evaluate("void (document.querySelector('#name').value = 'שרה An\\u202en')")
+    bob.click("#join")
+    bob.await_that("document.querySelector('#trouble').textContent.includes('direction of writing') && !document.querySelector('#join').disabled")
+    bob.evaluate("void (document.querySelector('#name').value = 'שרה Zoe\\u0308')")
     bob.click("#join")
     sees(bob, "ann")
-    sees(ann, "bob")
+    sees(ann, "Zoe")
+    assert room.names("board") == ["ann", "שרה Zoë"]
+    assert ann.evaluate("[...document.querySelectorAll('.tile .name bdi')].map((one) => one.textContent)") == ["ann", "שרה Zoë"]
     bob.resize(390, 780)
     # Nothing is cut off on a phone, and buttons are large enough for a thumb.
     bob.await_that("document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll('#controls button')].every((one) => one.offsetHeight >= 40)")

@@ -143,15 +143,21 @@ async def test_the_pages_session(at: tuple[TestClient, Place]) -> None:
     given = {"offer": lines(audio("0"), video("1"), video("2")), "name": "Ann Ä", "media": {"2": "screen"}}
     async with client.post("/rooms/board/sessions", json=given, headers=bearer()) as made:
         answer = await made.json()
-        assert made.status == 201 and answer["participant"] == "Ann__" and answer["media"] == {"0": "audio", "1": "video", "2": "screen"}
+        assert made.status == 201 and (answer["participant"], answer["name"]) == ("Ann_A", "Ann Ä") and answer["media"] == {"0": "audio", "1": "video", "2": "screen"}
     session = f"/rooms/board/sessions/{answer['session']}"
     async with client.get(session + "/events", headers=bearer(until=1)) as events:
         assert events.status == 200, "whose token has expired since stays"
         assert (await events.content.readline()) == b"event: room\n"
     async with client.post("/rooms/board/sessions", json=given | {"replaces": answer["session"]}, headers=bearer()) as made:
-        assert (await made.json())["participant"] == "Ann__" and place.names() == ["Ann__"]
+        assert (await made.json())["name"] == "Ann Ä" and place.names() == ["Ann_A"]
     async with client.post(session, json=given, headers=bearer()) as answer_again:
         assert answer_again.status == 404
+    async with client.get("/rooms/board/participants", headers=bearer()) as peeked:
+        assert [(one["id"], one["name"]) for one in (await peeked.json())["participants"]] == [("Ann_A", "Ann Ä")]
+    async with client.get("/v1/rooms") as rooms:
+        assert (await rooms.json())["rooms"] == [{"name": "board", "browsers": ["Ann Ä"]}]
+    async with client.post("/rooms/board/sessions", json=given | {"name": "An\u202en"}, headers=bearer()) as refused:
+        assert refused.status == 400 and "direction of writing" in (await refused.json())["error"]
     async with client.post("/rooms/board/sessions", json={"offer": 5}, headers=bearer()) as refused:
         assert refused.status == 400
 
@@ -163,6 +169,8 @@ async def test_links(at: tuple[TestClient, Place]) -> None:
         link = await made.json()
         assert link["page"] == f"https://rooms.example.org/rooms/board#{link['token']}"
         assert KEYS.grant(link["token"], "board") == Grant("board", "watch", link["until"], "eve")
-    for query, headers, status in (("?valid_s=0", command, 400), ("?role=king", command, 400), ("?colour=red", command, 400), ("", {}, 403)):
+    async with client.post("/v1/rooms/board/links?name=Zoe%CC%88", headers=command) as made:
+        assert KEYS.grant((await made.json())["token"], "board").name == "Zoë"
+    for query, headers, status in (("?valid_s=0", command, 400), ("?name=a%0Ab", command, 400), ("?role=king", command, 400), ("?colour=red", command, 400), ("", {}, 403)):
         async with client.post(f"/v1/rooms/board/links{query}", headers=headers) as refused:
             assert refused.status == status, query

@@ -125,7 +125,7 @@ def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: 
 def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed: str) -> None:
     """Set whether PARTICIPANT gets the mix of all other senders' audio. auto: yes if it plays one stream only, or lacks a sender's codec."""
     answer = _of(client).set_mixed(name, participant, mixed)
-    now = next((one["gets_mix"] for one in answer["participants"] if one["name"] == participant), False)
+    now = next((one["gets_mix"] for one in answer["participants"] if participant in (one["id"], one["name"])), False)
     _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets each sender by itself'}")
 
 
@@ -257,7 +257,8 @@ def capacity_command(
 
 
 def text(answer: dict[str, Any]) -> str:
-    """Returns a conference as text."""
+    """Returns a conference as text, with names in place of identifiers."""
+    answer = answer | _with_names({key: value for key, value in answer.items() if key != "participants"}, {one["id"]: one["name"] for one in answer["participants"]})
     lines = [f"{answer['name']}: {answer['design']}" + (f"   {answer['problem']}" if answer["problem"] else "")]
     for one in answer["participants"]:
         for leg in one["media"]:
@@ -266,7 +267,8 @@ def text(answer: dict[str, Any]) -> str:
             kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
             kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
             source = leg["source"] or ("contested" if leg["contested"] else "no source latched yet")
-            lines.append(f"  {one['name']:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + kept)
+            whose = one["name"] if one["name"] == one["id"] else f"{one['name']} ({one['id']})"
+            lines.append(f"  {whose:<16}{leg['medium']:<8}{source:<24} > {leg['relay']:<24}{leg['packets']:>10} packets" + kept)
     if answer["tiling"] is not None:
         lines += [f"  {line}" for line in _tiling(answer["tiling"])]
     lines += _unjoined(answer)
@@ -277,6 +279,19 @@ def text(answer: dict[str, Any]) -> str:
         lines.append("  " + _downlink(one))
     lines += [f"  {event['time'][11:19]} {_event(event)}" for event in answer["happened"][-EVENTS:]]
     return "\n".join(lines)
+
+
+_WHO = ("participant", "sender", "receiver", "owner")
+
+
+def _with_names(value: Any, called: dict[str, str]) -> Any:
+    """Returns an answer with names in place of identifiers. The event of a participant that has left has its name."""
+    if isinstance(value, list):
+        return [_with_names(one, called) for one in value]
+    if not isinstance(value, dict):
+        return value
+    own = {value["participant"]: value["name"]} if "participant" in value and "name" in value else {}
+    return {key: (called | own).get(one, one) if key in _WHO and isinstance(one, str) else _with_names(one, called) for key, one in value.items()}
 
 
 def _tiling(tiling: dict[str, Any]) -> list[str]:

@@ -344,7 +344,9 @@ async function writeConference(name) {
     $("tiling-line").textContent = Tiling.line(tiling, found.participants.filter((one) => one.gets_tiles).map((one) => one.name));
     $("tiling-problem").hidden = !tiling.problem;
     $("tiling-problem").textContent = Text.sentence(tiling.problem || "");
-    Tiling.draw($("streams"), tiling);
+    const names = new Map(found.participants.map((one) => [one.id, one.name]));
+    const named = (list) => list.map((one) => ({...one, participant: names.get(one.participant) ?? one.participant}));
+    Tiling.draw($("streams"), {...tiling, streams: tiling.streams.map((one) => ({...one, tiles: named(one.tiles)})), untiled: named(tiling.untiled)});
   }
   $("members").tBodies[0].replaceChildren(...found.participants.map((one) => memberRow(one, tiling)));
 }

@@ -160,6 +160,7 @@ class Session {
     this.path = `/rooms/${encodeURIComponent(ROOM)}/sessions/${answer.session}`;
     this.id = answer.session;
     this.me = answer.participant;
+    this.name = answer.name;
     await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
     this.follow();
   }
@@ -266,8 +267,8 @@ class Page {
     try {
       const room = await (await ask("GET", `/rooms/${encodeURIComponent(ROOM)}/participants`)).json();
       this.wanted = room.wanted;
-      const names = room.participants.map((one) => one.name);
-      $("who").textContent = names.length ? `In the room: ${names.join(", ")}` : "Nobody is in the room yet.";
+      const names = room.participants.map((one, place) => [place ? ", " : "", Object.assign(document.createElement("bdi"), { textContent: one.name })]);
+      $("who").replaceChildren(names.length ? "In the room: " : "Nobody is in the room yet.", ...names.flat());
     } catch (error) {
       this.trouble(error.message);
       if (error.status === QUIET) $("join").disabled = true;
@@ -463,13 +464,13 @@ class Page {
   }
 
   /** A participant's tile of a stream that shows many: the stream's line, null where there is none, and the part. Null: it comes by a line of its own. */
-  tiled(name) {
-    const tile = this.look?.tiling?.tiles.find((one) => one.name === name);
+  tiled(id) {
+    const tile = this.look?.tiling?.tiles.find((one) => one.id === id);
     return tile ? { line: this.look.lines.find((one) => one.shows === TILED && one.ssrc === tile.ssrc && one.medium === "video") ?? null, part: tile } : null;
   }
 
-  line(name, kind) {
-    return this.look?.lines.find((one) => one.shows === name && one.medium === kind);
+  line(id, kind) {
+    return this.look?.lines.find((one) => one.shows === id && one.medium === kind);
   }
 
   draw() {
@@ -480,21 +481,21 @@ class Page {
       return this.tiles.of(key, ...more);
     };
     if (!this.watching) {
-      const mine = tile("/me", `${this.session.me || this.name} (you)`, { me: true });
+      const mine = tile("/me", this.session.name || this.name, { me: true, after: " (you)" });
       mine.show(this.tracks.video, Boolean(this.tracks.video));
       mine.note(this.tracks.audio?.enabled ? "" : "muted");
     }
     for (const one of this.look?.participants ?? []) {
-      const shown = tile(`${one.name}/video`, one.name);
-      const tiled = this.tiled(one.name);
-      const line = tiled ? tiled.line : this.line(one.name, "video");
+      const shown = tile(`${one.id}/video`, one.name);
+      const tiled = this.tiled(one.id);
+      const line = tiled ? tiled.line : this.line(one.id, "video");
       const sends = Boolean(one.media.video);
       shown.onfirst = () => this.times.picture ?? (this.times.picture = performance.now());
       shown.show(line ? this.session.track(line.mid) : null, sends, tiled?.part);
       shown.note(one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off");
       if (one.media.screen) {
-        const screen = this.line(one.name, "screen");
-        tile(`${one.name}/screen`, `${one.name}’s screen`, { wide: true }).show(screen ? this.session.track(screen.mid) : null, true);
+        const screen = this.line(one.id, "screen");
+        tile(`${one.id}/screen`, one.name, { wide: true, after: "’s screen" }).show(screen ? this.session.track(screen.mid) : null, true);
       }
     }
     this.tiles.keep(keep);
@@ -532,11 +533,11 @@ class Page {
     if (!this.inside || !this.session || this.session.ended || !this.look) return;
     const now = performance.now();
     for (const one of this.look.participants) {
-      const line = this.line(one.name, "audio");
+      const line = this.line(one.id, "audio");
       const receiver = line && this.session.pc.getTransceivers().find((each) => each.mid === line.mid)?.receiver;
       const level = receiver?.getSynchronizationSources()[0]?.audioLevel ?? this.seen.get(line?.mid)?.level ?? 0;
-      if (level > SPEAKING) this.heard.set(one.name, now);
-      this.tiles.all.get(`${one.name}/video`)?.speaking(now - (this.heard.get(one.name) ?? -Infinity) < SPEAKING_MS);
+      if (level > SPEAKING) this.heard.set(one.id, now);
+      this.tiles.all.get(`${one.id}/video`)?.speaking(now - (this.heard.get(one.id) ?? -Infinity) < SPEAKING_MS);
     }
   }
 
@@ -553,26 +554,26 @@ class Page {
     }
     for (const one of this.look?.participants ?? []) {
       for (const kind of ["video", "screen"]) {
-        const shown = this.tiles.all.get(`${one.name}/${kind}`);
-        const line = this.line(one.name, kind);
+        const shown = this.tiles.all.get(`${one.id}/${kind}`);
+        const line = this.line(one.id, kind);
         if (!shown || !one.media[kind]) {
           shown?.tell("");
           continue;
         }
         if (kind === "video" && this.look.tiling) {
-          shown.tell(...this.tiledWords(one.name));
+          shown.tell(...this.tiledWords(one.id));
           continue;
         }
-        const told = this.look.quality.find((each) => each.sender === one.name && each.medium === kind);
+        const told = this.look.quality.find((each) => each.sender === one.id && each.medium === kind);
         shown.tell(...(line ? qualityWords(this.seen.get(line.mid), told) : ["waiting for its stream", ""]));
       }
     }
   }
 
   /** The words under a tile of a stream that shows many, and how grave they are. */
-  tiledWords(name) {
-    const tiled = this.tiled(name), { streams, untiled } = this.look.tiling;
-    if (!tiled) return [untiled[name] ? `no tile: ${untiled[name]}` : "waiting for its tile", untiled[name] ? "warn" : ""];
+  tiledWords(id) {
+    const tiled = this.tiled(id), { streams, untiled } = this.look.tiling;
+    if (!tiled) return [untiled[id] ? `no tile: ${untiled[id]}` : "waiting for its tile", untiled[id] ? "warn" : ""];
     const lines = this.look.lines.filter((one) => one.shows === TILED).length;
     if (!tiled.line) return streams > lines ? [`not shown: there are ${streams} tiled streams, and this page gets ${lines}`, "warn"] : ["waiting for the tiled stream", ""];
     const [words, grave] = qualityWords(this.seen.get(tiled.line.mid));

@@ -35,14 +35,20 @@ function qualityWords(seen, told) {
   return [words.join(" · "), grave];
 }
 
+/** The first character of a name as a reader sees it: a letter with its accents, or a whole emoji. */
+function initial(name) {
+  const characters = Intl.Segmenter ? [...new Intl.Segmenter().segment(name)].map((one) => one.segment) : [...name];
+  return characters[0]?.toLocaleUpperCase() ?? "?";
+}
+
 /** An element's place in its parent, in percent. */
 function put(element, place) {
   for (const [edge, share] of Object.entries(place)) element.style[edge] = `${100 * share}%`;
 }
 
-/** One tile. key: of whom and which medium; name: what is written below. */
+/** One tile. name: whose it is, in any direction of writing; after: the words that follow it. */
 class Tile {
-  constructor(name, { me = false, wide = false } = {}) {
+  constructor(name, { me = false, wide = false, after = "" } = {}) {
     this.element = document.createElement("figure");
     this.element.className = `tile${me ? " me" : ""}${wide ? " wide" : ""}`;
     this.video = document.createElement("video");
@@ -56,14 +62,15 @@ class Tile {
     this.absent = document.createElement("div");
     this.absent.className = "absent";
     this.absent.setAttribute("aria-hidden", "true");
-    this.absent.textContent = [...name][0]?.toUpperCase() ?? "?";
+    this.absent.textContent = initial(name);
     const caption = document.createElement("figcaption");
-    this.name = Object.assign(document.createElement("span"), { className: "name", textContent: name });
+    this.name = Object.assign(document.createElement("span"), { className: "name" });
+    this.name.append(Object.assign(document.createElement("bdi"), { textContent: name }), after);
     this.badge = Object.assign(document.createElement("span"), { className: "badge" });
     this.quality = Object.assign(document.createElement("span"), { className: "quality" });
     caption.append(this.name, this.badge, this.quality);
     this.element.append(this.frame, this.absent, caption);
-    this.video.setAttribute("aria-label", name);
+    this.video.setAttribute("aria-label", name + after);
     this.track = null;
     this.onfirst = null;
   }

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from aiosipua import SdpMessage
 
-Kept = Callable[[str, str], dict[str, Any]]
-"""What is to be kept of a call, of its participant's name and the answer."""
+Kept = Callable[[str, str, str], dict[str, Any]]
+"""What is to be kept of a call, of its participant's identifier and name, and the answer."""
 
 
 class NotNow(Exception):
@@ -18,8 +18,8 @@ class NotNow(Exception):
 class Browsers(Protocol):
     """Participants at edges. All methods raise NotAcceptable, NotNow and AdminError."""
 
-    async def join(self, conference: str, user: str, offer: str, call: str, kept: Kept) -> tuple[str, str]:
-        """Let the browser of a call in. The participant's name, and the answer."""
+    async def join(self, conference: str, name: str, user: str, offer: str, call: str, kept: Kept) -> tuple[str, str]:
+        """Let the browser of a call in. name: what it is called; user: what its identifier is made of. The identifier, and the answer."""
         ...
 
     async def change(self, conference: str, participant: str, offer: str, kept: Kept) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from aiosipua import Dialog
 
+from shunt.operator.conferences import names
+
 _FORMAT = 1
 _DIALOG = ("local_tag", "remote_tag", "local_uri", "remote_uri", "remote_target", "route_set", "local_cseq", "remote_cseq")
-_UNWANTED = re.compile(r"[^A-Za-z0-9_.@+-]")
-_LONGEST = 50
 
 
 @dataclass(slots=True)
 class Seat:
     """Whose call it is, and what later requests need.
 
+    participant, name: the identifier at the agent, and the name for people;
     source: where its requests come from; lines: which medium each description is; addresses: those of the last offer; ufrag: of its ICE; session_s: the
     interval of its session timer (RFC 4028), None without; refresher: "uac" where the caller refreshes; answer: what a browser was answered last, whose media
     ends at an edge; empty: it is no browser; version: of the session description that it was sent last.
@@ -36,6 +35,7 @@ class Seat:
     answer: str = ""
     version: int = 1
     dialog: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
     def note(self, dialog: Dialog) -> None:
         """Take over where a dialog is now."""
@@ -49,11 +49,12 @@ class Seat:
 
     def kept(self) -> dict[str, Any]:
         """As JSON, for the participant's `signalling`."""
-        return {"format": _FORMAT, "sip": asdict(self) | {"source": list(self.source)}}
+        call = asdict(self) | {"source": list(self.source)}
+        return {"format": _FORMAT, names.KEY: call.pop("name"), "sip": call}
 
-    def kept_for(self, participant: str, answer: str) -> dict[str, Any]:
+    def kept_for(self, participant: str, name: str, answer: str) -> dict[str, Any]:
         """The same, of a browser's call, once it is known who it is and what it is answered."""
-        self.participant, self.answer = participant, answer
+        self.participant, self.name, self.answer = participant, name, answer
         return self.kept()
 
     @classmethod
@@ -68,17 +69,8 @@ class Seat:
             known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
             host, port = known.pop("source")
             seat = cls(source=(str(host), int(port)), **known)
+            seat.name = names.kept(seat.participant, kept)
             seat.resumed()
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         return seat
-
-
-def participant_name(user: str | None, taken: Collection[str]) -> str:
-    """A name for a caller: its user part, with a number where somebody of that name is there already."""
-    wanted = _UNWANTED.sub("_", user or "anonymous")[:_LONGEST].lstrip(".@+-") or "anonymous"
-    name, number = wanted, 1
-    while name in taken:
-        number += 1
-        name = f"{wanted}-{number}"
-    return name

@@ -22,9 +22,9 @@ from shunt.admin.model import Conference, Participant
 from shunt.config.values import IPNetwork, SocketAddress
 from shunt.errors import cause
 from shunt.events.bus import CONFERENCE, NOTE, Event
-from shunt.operator.conferences import sdp
+from shunt.operator.conferences import names, sdp
 from shunt.operator.conferences.browsers import Browsers, NotNow, is_browser
-from shunt.operator.conferences.dialog import Seat, participant_name
+from shunt.operator.conferences.dialog import Seat
 from shunt.operator.conferences.sdp import NotAcceptable
 from shunt.operator.conferences.uas import Address, Call, Transaction, UserAgent
 from shunt.operator.events import MISSING
@@ -246,7 +246,7 @@ class Focus:
                     raise NotAcceptable(sdp.why_not(lines, wanted))
                 media = sdp.new_media(offer, lines, agreed, ice=bool(seat.ufrag), mixing=conference["mixing"])
             seat.note(call.dialog)
-            seat.participant = participant_name(parse_uri(call.dialog.remote_uri).user, {member["participant"] for member in conference["members"]})
+            seat.participant, seat.name = names.admitted(conference, *_caller(transaction))
             self._joining.add(call.call_id)
             try:
                 ice = bool(seat.ufrag)
@@ -270,10 +270,10 @@ class Focus:
         return True
 
     async def _let_browser_in(self, transaction: Transaction, seat: Seat, browsers: Browsers) -> None:
-        user = parse_uri(transaction.call.dialog.remote_uri).user or "anonymous"
+        wanted, user = _caller(transaction)
         self._joining.add(seat.call_id)
         try:
-            await browsers.join(seat.conference, user, transaction.text or "", seat.call_id, seat.kept_for)
+            await browsers.join(seat.conference, wanted, user, transaction.text or "", seat.call_id, seat.kept_for)
         finally:
             self._joining.discard(seat.call_id)
         if self._seated(transaction, seat):
@@ -458,6 +458,11 @@ def _seat(conference: str, participant: Any, signalling: Any) -> Seat | None:
     except ValueError as error:
         log.error("conference %s: the call of %s cannot be carried on: %s", conference, participant, error)
         return None
+
+
+def _caller(transaction: Transaction) -> tuple[str, str]:
+    """The name and the user part of who calls."""
+    return names.caller(transaction.request.get_header("from") or "", parse_uri(transaction.call.dialog.remote_uri).user)
 
 
 def _member(conference: Conference, seat: Seat) -> Participant | None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shunt.events.bus import CONFERENCE, Event
+from shunt.operator.conferences import names
 
 KINDS = (CONFERENCE,)
 _EVENTS = 100  # of each conference
@@ -48,6 +49,8 @@ class Happened:
             self._present.pop(forgotten, None)
         self._follow(name, event)
         facts = _SHOWN.get(event.what, dict)(event.facts)
+        if event.facts.get("signalling") is not None:
+            facts = facts | {"name": names.kept(str(event.facts["participant"]), event.facts["signalling"])}
         facts = {key: value for key, value in facts.items() if key not in _NOT_SHOWN and not (event.what == "left" and key == "media")}
         kept.append({"time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"), "what": event.what, **facts})
 

@@ -12,6 +12,7 @@ from shunt.admin.model import Codec, MediumUsage, Usage
 from shunt.calls.measurement import NOTHING, Measurement
 from shunt.calls.sdp import Format
 from shunt.cdr.record import cell
+from shunt.operator.conferences import names
 from shunt.operator.conferences.sdp import medium_of
 from shunt.quality.codecs import codec_of
 from shunt.quality.report import clock_known
@@ -23,7 +24,7 @@ _MEDIUM = (
     "medium", "relay_port", "source", "packets", "bytes", "lost", "loss_percent", "jitter_ms", "jitter_max_ms", "reordered", "duplicates", "codec", "payload_type", "mos", "r", "note",
     "received_packets", "received_bytes",
 )  # fmt: skip
-_PARTICIPANT = ("format", "conference", "participant", "call_id", "joined", "left", "duration_s", "reason")
+_PARTICIPANT = ("format", "conference", "participant", "name", "call_id", "joined", "left", "duration_s", "reason")
 COLUMNS = (*_PARTICIPANT, *_MEDIUM, "epoch", "seq")
 
 
@@ -33,6 +34,7 @@ def record(facts: Mapping[str, Any], left: float, delay_ms: float, *, epoch: int
         "format": FORMAT,
         "conference": facts["conference"],
         "participant": facts["participant"],
+        "name": names.kept(facts["participant"], facts.get("signalling")),
         "call_id": facts.get("call"),
         "joined": _time(facts["joined_us"] / 1e6),
         "left": _time(left),

@@ -13,8 +13,9 @@ from shunt.admin.model import JoinMedium, Layers, Mixed, Participant, Quality, T
 from shunt.api.drain import COMMAND_HEADER
 from shunt.api.view import AgentUnavailable, NotDone
 from shunt.operator.asking import Agent
-from shunt.operator.conferences import view
+from shunt.operator.conferences import names, view
 from shunt.operator.conferences.happened import Happened
+from shunt.operator.conferences.names import BadName
 
 _Answer = Callable[[web.Request], Awaitable[Any]]
 _WAYS = {"dependency-descriptor": True, "frame-marking": True, "vp8": False, "vp9": False}  # whether it has the id of a header extension
@@ -83,21 +84,45 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         ice = request.query.get("ice", "no")
         if ice not in ("yes", "no"):
             raise NotDone(400, f"ice: {ice!r} is neither yes nor no", "ice")
-        made = await client.join(_name(request), _given(request, "name"), _media(request), signalled=_addresses(request), ice=ice == "yes", mixed=_mixed(request.query.get("mixed", "auto")))
+        who, name = await _admitted(request)
+        signalling = None if name == who else {names.KEY: name}
+        made = await client.join(_name(request), who, _media(request), signalled=_addresses(request), ice=ice == "yes", mixed=_mixed(request.query.get("mixed", "auto")), signalling=signalling)
         return _joined(made)
 
+    async def _admitted(request: web.Request) -> tuple[str, str]:
+        """The identifier and the name of a new participant. What the agent takes as it is stays so, and the agent refuses it a second time."""
+        wanted = _given(request, "name")
+        if names.is_identifier(wanted):
+            return wanted, wanted
+        try:
+            return names.admitted(await client.conference(_name(request)), wanted)
+        except BadName as error:
+            raise NotDone(400, f"name: {error}", "name") from None
+
+    async def _who(request: web.Request, text: str) -> str:
+        """The identifier of a participant that a request names by its identifier, or by its name where that cannot be one."""
+        if not names.is_identifier(text):
+            named = [one["participant"] for one in (await client.conference(_name(request)))["members"] if names.shown(one) == names.normal(text)]
+            if not named:
+                raise NotDone(404, f"nobody in {_name(request)} has this name")
+            return named[0]
+        return text
+
+    async def _asked(request: web.Request, parameter: str) -> str:
+        return await _who(request, _given(request, parameter))
+
     async def leave(request: web.Request) -> Any:
-        participant = request.match_info["participant"]
+        participant = await _who(request, request.match_info["participant"])
         await client.leave(_name(request), participant)
         return {"conference": _name(request), "left": participant}
 
     async def quality(request: web.Request) -> Any:
         # A quality that there is not is for the agent to refuse.
-        await client.set_quality(_name(request), _given(request, "sender"), _given(request, "receiver"), cast(Quality, _given(request, "quality")))
+        await client.set_quality(_name(request), await _asked(request, "sender"), await _asked(request, "receiver"), cast(Quality, _given(request, "quality")))
         return await look_at(_name(request))
 
     async def mixed(request: web.Request) -> Any:
-        await client.update_participant(_name(request), _given(request, "participant"), mixed=_mixed(_given(request, "mixed")))
+        await client.update_participant(_name(request), await _asked(request, "participant"), mixed=_mixed(_given(request, "mixed")))
         return await look_at(_name(request))
 
     async def target(request: web.Request) -> Any:
@@ -106,7 +131,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
             wanted, hold_s = str(view.TARGETS - 1), 0.0
         if wanted != "pause" and not (wanted.isascii() and wanted.isdecimal() and int(wanted) < view.TARGETS):
             raise NotDone(400, f"target: {wanted!r} is none of 0 to {view.TARGETS - 1}, pause and auto", "target")
-        decision = {"sender": _given(request, "sender"), "receiver": _given(request, "receiver"), "target": None if wanted == "pause" else int(wanted)}
+        decision = {"sender": await _asked(request, "sender"), "receiver": await _asked(request, "receiver"), "target": None if wanted == "pause" else int(wanted)}
         await client.set_targets(_name(request), [decision], hold_s)  # type: ignore[list-item]  # its fields are checked above, and by the agent
         return await look_at(_name(request))
 

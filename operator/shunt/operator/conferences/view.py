@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shunt.admin.model import Conference, ConferenceSummary, Layers, Participant
+from shunt.operator.conferences import names
 
 _DESIGNS = {"nra": "NRA", "ra-r": "RA-R", "ra-sr": "RA-SR"}  # as the paper writes them
 TARGETS = 3
@@ -32,7 +33,8 @@ def layers_text(layers: Layers | None) -> str | None:
 def participant(one: Participant) -> dict[str, Any]:
     """A participant and its media."""
     return {
-        "name": one["participant"],
+        "id": one["participant"],
+        "name": names.shown(one),
         "present": one["present"],
         "ice": one["ice"] is not None,
         "srtp": "SRTP authenticates sequence numbers" if one["encrypted"] else "",
@@ -67,7 +69,7 @@ def participant(one: Participant) -> dict[str, Any]:
 def last_known(name: str, participants: Sequence[str], happened: list[dict[str, Any]]) -> dict[str, Any]:
     """A conference as its events last told it: who is in it, and nothing of media."""
     known = {"name": name, "present": None, "design": None, "problem": "", "tiling": None}
-    return known | {"participants": [{"name": participant, "media": None} for participant in participants], "happened": happened}
+    return known | {"participants": [{"id": participant, "name": participant, "media": None} for participant in participants], "happened": happened}
 
 
 def conference(found: Conference, happened: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,10 +56,10 @@ class Callers:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
 
-    async def join(self, conference: str, user: str, offer: str, call: str, kept: Kept) -> tuple[str, str]:
+    async def join(self, conference: str, name: str, user: str, offer: str, call: str, kept: Kept) -> tuple[str, str]:
         """As Browsers.join."""
         with _for_sip():
-            joined = await self._rooms.join(conference, user, offer, "room", call=call, kept=kept)
+            joined = await self._rooms.join(conference, name, offer, "room", user=user, call=call, kept=kept)
         return joined.session.participant, joined.answer
 
     async def change(self, conference: str, participant: str, offer: str, kept: Kept) -> str:

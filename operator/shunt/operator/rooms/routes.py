@@ -16,6 +16,8 @@ from aiohttp import web
 
 from shunt.admin import AdminError, AgentError
 from shunt.api.drain import COMMAND_HEADER
+from shunt.operator.conferences import names
+from shunt.operator.conferences.names import BadName
 from shunt.operator.rooms import offer as offers
 from shunt.operator.rooms.edge import EdgeError, EdgeRefused
 from shunt.operator.rooms.offer import Malformed, NotTaken
@@ -49,7 +51,7 @@ def _refusal(error: Exception) -> _Refused:
             return error
         case TokenRefused():
             return _Refused(401, str(error), {"WWW-Authenticate": 'Bearer error="invalid_token"'})
-        case Malformed():
+        case Malformed() | BadName():
             return _Refused(400, str(error))
         case NotTaken():
             return _Refused(422, str(error))
@@ -71,7 +73,7 @@ def _refusal(error: Exception) -> _Refused:
             return _Refused(503, str(error), _RETRY)
 
 
-_EXPECTED = (_Refused, TokenRefused, Malformed, NotTaken, NotYet, SessionGone, NoEdge, EdgeError, AdminError)
+_EXPECTED = (_Refused, TokenRefused, Malformed, BadName, NotTaken, NotYet, SessionGone, NoEdge, EdgeError, AdminError)
 
 
 def _bearer(request: web.Request) -> str:
@@ -198,7 +200,7 @@ class RoomRoutes:
 
     @staticmethod
     def _answer(session: Session, answer: str, status: int) -> web.Response:
-        value = {"session": session.id, "participant": session.participant, "answer": answer, "media": session.names}
+        value = {"session": session.id, "participant": session.participant, "name": session.name, "answer": answer, "media": session.names}
         return web.json_response(value, status=status, headers=_NO_STORE | {"Location": f"/rooms/{session.room}/sessions/{session.id}"})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -284,7 +286,7 @@ class RoomRoutes:
     async def _list(self, request: web.Request) -> web.Response:
         found: dict[str, list[str]] = {}
         for session in self._rooms.all():
-            found.setdefault(session.room, []).append(session.participant)
+            found.setdefault(session.room, []).append(session.name)
         return _json({"rooms": [{"name": room, "browsers": names} for room, names in found.items()]})
 
     async def _look(self, request: web.Request) -> web.Response:
@@ -293,7 +295,9 @@ class RoomRoutes:
         for session in self._rooms.all():
             if session.room == room:
                 details = await self._rooms.details(session)
-                found.append({"participant": session.participant, "role": session.role, "session": session.id, "edge": session.edge, "lines": session.names, "transport": details})
+                found.append(
+                    {"participant": session.participant, "name": session.name, "role": session.role, "session": session.id, "edge": session.edge, "lines": session.names, "transport": details}
+                )
         return _json({"name": room, "browsers": found})
 
     async def _link(self, request: web.Request) -> web.Response:
@@ -308,7 +312,11 @@ class RoomRoutes:
             return self._error(400, f"valid_s: {valid!r} is no number of seconds in 1..{LONGEST_S}", parameter="valid_s")
         if role not in ROLES:
             return self._error(400, f"role: {role!r} is none of {', '.join(ROLES)}", parameter="role")
-        grant = Grant(room, role, int(time.time()) + int(valid), query.get("name", ""))
+        try:
+            name = names.checked(query["name"]) if query.get("name") else ""
+        except BadName as error:
+            return self._error(400, f"name: {error}", parameter="name")
+        grant = Grant(room, role, int(time.time()) + int(valid), name)
         token = self._signer.token(grant)
         urls = {"page": f"{self._url}/rooms/{room}#{token}", "whip": f"{self._url}/whip/{room}", "whep": f"{self._url}/whep/{room}"}
         return _json({"room": room, "role": role, "until": grant.until, "token": token} | urls)

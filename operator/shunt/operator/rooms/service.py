@@ -18,8 +18,8 @@ from shunt.admin import AdminClient, AdminError, AgentError, AgentUnreachable
 from shunt.admin.model import Conference, Participant
 from shunt.config.rooms import Rooms as Settings
 from shunt.events.bus import CONFERENCE, NOTE, Event
+from shunt.operator.conferences import names as people
 from shunt.operator.conferences.browsers import Kept
-from shunt.operator.conferences.dialog import participant_name
 from shunt.operator.conferences.sdp import settled
 from shunt.operator.events import MISSING
 from shunt.operator.rooms import offer as offers
@@ -164,22 +164,23 @@ class Rooms:
         except (EdgeError, KeyError):
             return None
 
-    async def join(self, room: str, name: str, text: str, role: str, wanted: Mapping[str, str] | None = None, *, call: str | None = None, kept: Kept | None = None) -> Joined:
-        """Let a browser in. name: what it wishes to be called; text: its offer; wanted: what each line is for, by mid; call: the Call-ID of who comes by SIP,
-        of whom more is kept.
+    async def join(self, room: str, name: str, text: str, role: str, wanted: Mapping[str, str] | None = None, *, user: str | None = None, call: str | None = None, kept: Kept | None = None) -> Joined:
+        """Let a browser in. name: what it wishes to be called; text: its offer; wanted: what each line is for, by mid; user: what its identifier is made of, unless it
+        is the name; call: the Call-ID of who comes by SIP, of whom more is kept.
 
-        Raises Malformed, NotTaken, NotYet, NoEdge, EdgeError, AdminError; then nothing of it is left.
+        Raises BadName, Malformed, NotTaken, NotYet, NoEdge, EdgeError, AdminError; then nothing of it is left.
         """
         await self._await_adopted()
+        name = people.checked(name)
         offer = offers.read(text)
         names = offers.named(offer, {}, wanted or {})
         async with self._lock(room):
             conference = await self._conference(room)
             narrowed = offers.narrowed(offer, names, settled(conference), self._settings.codecs(room))
-            participant = participant_name(name, {member["participant"] for member in conference["members"]})
-            edge, answer = await self._at_an_edge(room, participant, narrowed.text(), role)
-            session = Session(answer["session"], edge.socket, room, participant, role, self._named(answer, names))
-            session.besides = kept(participant, answer["answer"]) if kept is not None else {}
+            participant, called = people.admitted(conference, name, user)
+            edge, answer = await self._at_an_edge(room, participant, called, narrowed.text(), role)
+            session = Session(answer["session"], edge.socket, room, participant, called, role, self._named(answer, names))
+            session.besides = kept(participant, called, answer["answer"]) if kept is not None else {}
             self._joining.add(session.id)
             self._sessions[session.id] = session
             try:
@@ -191,7 +192,7 @@ class Rooms:
                 raise
             finally:
                 self._joining.discard(session.id)
-        log.info("room %s: %s is in, session %s", room, participant, session.id)
+        log.info("room %s: %s is in, session %s", room, people.words(participant, called), session.id)
         self._changed(room)
         return Joined(session, answer["answer"])
 
@@ -213,7 +214,7 @@ class Rooms:
                 answer = await edge.renegotiate(session.id, narrowed.text())
             session.names = self._named(answer, names)
             if kept is not None:
-                session.besides = kept(session.participant, answer["answer"])
+                session.besides = kept(session.participant, session.name, answer["answer"])
             media = sessions.joined_media(answer["media"], session.names)
             made = await self._client.update_participant(session.room, session.participant, media=media, signalling=session.kept())
             await edge.connect(session.id, sessions.targets(made, session.names))
@@ -290,13 +291,13 @@ class Rooms:
             await self._client.create_conference(room)
         return await self._client.conference(room)
 
-    async def _at_an_edge(self, room: str, participant: str, text: str, role: str) -> tuple[EdgeClient, Answer]:
+    async def _at_an_edge(self, room: str, participant: str, name: str, text: str, role: str) -> tuple[EdgeClient, Answer]:
         """A session at the edge with the fewest that takes it. Raises NoEdge, or EdgeRefused for an offer that no edge would take."""
         said: list[str] = []
         for edge in await self._by_load(said):
             self._creating[edge.socket] = self._creating.get(edge.socket, 0) + 1
             try:
-                return edge, await edge.create(room, participant, text, role, f"{room}/{participant}")
+                return edge, await edge.create(room, participant, text, role, name)
             except EdgeRefused as error:
                 if error.status not in (409, 429, 500, 503):
                     raise
@@ -341,7 +342,7 @@ class Rooms:
     def _closed(self, session: str, why: str) -> None:
         """An edge has ended a session: its participant leaves."""
         if (found := self._drop(session, why)) is not None:
-            log.info("room %s: the session of %s is over: %s", found.room, found.participant, why)
+            log.info("room %s: the session of %s is over: %s", found.room, people.words(found.participant, found.name), why)
             self._leaving[session] = task = self._spawn(self._leave(found, "removed"))
             task.add_done_callback(lambda _: self._leaving.pop(session, None))
 
@@ -489,7 +490,7 @@ class Rooms:
                 self._looks[session.room] = begun, conference
                 self._forget_looks(begun)
         except AdminError as error:
-            return {"room": session.room, "me": session.participant, "problem": f"{error}; media goes on"}
+            return {"room": session.room, "me": session.participant, "name": session.name, "problem": f"{error}; media goes on"}
         return view.room(conference, session)
 
     def _forget_looks(self, now: float) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shunt.admin.model import JoinMedium, Participant
+from shunt.operator.conferences import names as people
 from shunt.operator.conferences.sdp import medium_of
 from shunt.operator.rooms.edge import Medium, Target
 
@@ -15,19 +16,20 @@ _FORMAT = 1
 
 @dataclass(slots=True)
 class Session:
-    """Whose session it is. edge: the socket; names: which medium of the participant each line is, by mid; besides: what else is kept, as a SIP call."""
+    """Whose session it is. participant, name: the identifier at the agent, and the name for people; edge: the socket; names: which medium of the participant each line is, by mid; besides: what else is kept, as a SIP call."""
 
     id: str
     edge: str
     room: str
     participant: str
+    name: str
     role: str
     names: dict[str, str] = field(default_factory=dict)
     besides: dict[str, Any] = field(default_factory=dict)
 
     def kept(self) -> dict[str, Any]:
         """As JSON, for the participant's `signalling`."""
-        return self.besides | {"format": _FORMAT, "edge": {"session": self.id, "socket": self.edge, "role": self.role, "names": self.names}}
+        return self.besides | {"format": _FORMAT, people.KEY: self.name, "edge": {"session": self.id, "socket": self.edge, "role": self.role, "names": self.names}}
 
     @classmethod
     def read(cls, room: str, participant: str, kept: Any) -> Session | None:
@@ -37,8 +39,8 @@ class Session:
         given = kept["edge"]
         try:
             names = {str(mid): str(name) for mid, name in given["names"].items()}
-            besides = {key: value for key, value in kept.items() if key not in ("format", "edge")}
-            return cls(str(given["session"]), str(given["socket"]), room, participant, str(given["role"]), names, besides)
+            besides = {key: value for key, value in kept.items() if key not in ("format", people.KEY, "edge")}
+            return cls(str(given["session"]), str(given["socket"]), room, participant, people.kept(participant, kept), str(given["role"]), names, besides)
         except (KeyError, AttributeError):
             return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shunt.admin.model import Conference, Participant, ParticipantMedium, Subscription, Tiling
+from shunt.operator.conferences import names
 from shunt.operator.conferences.sdp import medium_of
 from shunt.operator.rooms.offer import MEDIA
 from shunt.operator.rooms.session import Session
@@ -25,9 +26,9 @@ def _wanted(senders: list[Participant]) -> dict[str, int]:
 def room(found: Conference, session: Session) -> dict[str, Any]:
     """The room as one of its browsers is to see it.
 
-    {participants: [{name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
+    {participants: [{id, name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
     quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}], tiling: None, or of a browser that gets tiled video {streams: how many,
-    tiles: [{name, ssrc, x, y, width, height}], untiled: {name: reason}}}; rates in bits/s, tiles in samples of their stream. ssrc: of which tiled stream, as lines have it.
+    tiles: [{id, ssrc, x, y, width, height}], untiled: {id: reason}}}; shows and sender are ids; rates in bits/s, tiles in samples of their stream. ssrc: of which tiled stream, as lines have it.
     """
     others = [one for one in found["members"] if one["participant"] != session.participant]
     mine = next((one for one in found["members"] if one["participant"] == session.participant), None)
@@ -36,6 +37,7 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
     return {
         "room": found["conference"],
         "me": session.participant,
+        "name": session.name,
         "problem": found["problem"],
         "participants": [_participant(one) for one in others],
         "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name],
@@ -50,14 +52,15 @@ def _tiling(tiling: Tiling) -> dict[str, Any]:
     tiles = [(stream["ssrc"], tile) for stream in tiling["streams"] for tile in stream["tiles"] if tile["width"]]
     return {
         "streams": len(tiling["streams"]),
-        "tiles": [{"name": one["participant"], "ssrc": ssrc, **{edge: one[edge] for edge in ("x", "y", "width", "height")}} for ssrc, one in tiles],
+        "tiles": [{"id": one["participant"], "ssrc": ssrc, **{edge: one[edge] for edge in ("x", "y", "width", "height")}} for ssrc, one in tiles],
         "untiled": {one["participant"]: one["reason"] for one in tiling["untiled"]},
     }
 
 
 def _participant(one: Participant) -> dict[str, Any]:
     return {
-        "name": one["participant"],
+        "id": one["participant"],
+        "name": names.shown(one),
         "present": one["present"],
         "at_edge": Session.read("", "", one["signalling"]) is not None,
         "media": {kind: _sends(one, kind) for kind in MEDIA if _first(one, kind) is not None},
