@@ -129,12 +129,13 @@ async fn compare_media(
         };
         let form = MediaForm::new(table)?;
         let present = form.present(session).await?;
-        for range in wanted.into_iter().filter(|range| !present.contains_key(&form.key_of(range))) {
+        for range in wanted.into_iter().filter(|range| !present.contains_key(range)) {
             let name = format!("media range {} to {} of {}", range.first_port, range.last_port, range.addr);
             updates.push((name, form.insert(range)));
         }
-        let all = present.iter().filter_map(|(key, priority)| Some((media_of(key)?, *priority)));
-        let others = all.filter(|(range, _)| !settings.media.is_empty() && !settings.media.contains(range));
+        let others = present
+            .into_iter()
+            .filter(|(range, _)| !settings.media.is_empty() && !settings.media.contains(range));
         former.extend(others.map(|(range, priority)| FormerMedia { range, priority }));
     }
     Ok((updates, former))
@@ -155,15 +156,15 @@ pub(crate) async fn remove_media(session: &Session, tables: &Tables, former: &[F
 }
 
 /// The range of a media table's key.
-fn media_of((address, first, last): &(Vec<u8>, u64, u64)) -> Option<MediaRange> {
-    let addr = match address.as_slice() {
+fn media_of(address: &[u8], first: u64, last: u64) -> Option<MediaRange> {
+    let addr = match address {
         [a, b, c, d] => IpAddr::from([*a, *b, *c, *d]),
         octets => IpAddr::from(<[u8; 16]>::try_from(octets).ok()?),
     };
     Some(MediaRange {
         addr,
-        first_port: u16::try_from(*first).ok()?,
-        last_port: u16::try_from(*last).ok()?,
+        first_port: u16::try_from(first).ok()?,
+        last_port: u16::try_from(last).ok()?,
     })
 }
 
@@ -193,12 +194,8 @@ impl<'a> MediaForm<'a> {
         })
     }
 
-    fn key_of(&self, range: &MediaRange) -> (Vec<u8>, u64, u64) {
-        (octets(range.addr).to_vec(), range.first_port.into(), range.last_port.into())
-    }
-
-    /// What is in the table: address, first and last port.
-    async fn present(&self, session: &Session) -> Result<HashMap<(Vec<u8>, u64, u64), u32>, PlaneError> {
+    /// The ranges in the table, each with its priority.
+    async fn present(&self, session: &Session) -> Result<HashMap<MediaRange, u32>, PlaneError> {
         let entry = pb::TableEntry {
             table_id: self.table.id,
             ..Default::default()
@@ -208,7 +205,7 @@ impl<'a> MediaForm<'a> {
         Ok(found.into_iter().filter_map(|entity| self.read(entity)).collect())
     }
 
-    fn read(&self, encoded: Bytes) -> Option<((Vec<u8>, u64, u64), u32)> {
+    fn read(&self, encoded: Bytes) -> Option<(MediaRange, u32)> {
         use shunt_bfrt::pb::key_field::MatchType;
         let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
             return None;
@@ -223,7 +220,7 @@ impl<'a> MediaForm<'a> {
                     Some(MatchType::Exact(priority)) => number(&priority.value),
                     _ => u64::from(PRIORITY),
                 };
-                let range = (address.value.to_vec(), number(&ports.low), number(&ports.high));
+                let range = media_of(&address.value, number(&ports.low), number(&ports.high))?;
                 Some((range, u32::try_from(priority).unwrap_or(PRIORITY)))
             }
             _ => None,
