@@ -25,6 +25,10 @@ async def test_bleed_and_inject(relay: str, first_packets: str, tmp_path: Path) 
         await _call_that_is_raced(here, relay, safe=safe)
         await here.next_phones(2)
         await _call_being_set_up(here, relay, safe=safe)
+        if safe:
+            for number, natted in enumerate((False, True), 3):
+                await here.next_phones(number)
+                await _call_with_a_silent_party(here, relay, natted=natted)
 
 
 async def _running_call(here: Scene, relay: str) -> None:
@@ -99,3 +103,28 @@ async def _call_that_is_raced(here: Scene, relay: str, *, safe: bool) -> None:
     got, foul = sum(here.attacker.received.values()) - before, here.caller.foul + here.callee.foul - foul_before
     print(f"{relay}: racing, the attacker got {got} packets and had {foul} forwarded")
     assert (got, foul) == (0, 0) if safe else got > 0
+
+
+async def _call_with_a_silent_party(here: Scene, relay: str, *, natted: bool) -> None:
+    """The callee says nothing yet, and somebody sends to both ports: first touches with another SSRC each, then one stream. It draws no media."""
+    call_id = f"silent-{natted}"
+    to_caller, to_callee = await here.call(call_id, natted=natted)
+    here.caller.talk(to_caller)
+    before, foul = here.stolen(), here.caller.foul + here.callee.foul
+    for touch in range(10):
+        for port in (to_callee, to_caller) if touch % 2 else (to_caller, to_callee):
+            here.attacker.send(port, ssrc=0xBAD000 + 2 * touch + (port == to_caller), seq=touch)
+            await asyncio.sleep(0.07)
+    here.attacker.talk(to_caller, to_callee, every=0.03)
+    await asyncio.sleep(1.5)
+    await here.attacker.hush()
+    got, foul = here.stolen() - before, here.caller.foul + here.callee.foul - foul
+    print(f"{relay}, silent party {'behind NAT' if natted else 'as signalled'}: the attacker got {got} packets and had {foul} forwarded")
+    assert got == 0, "the attacker got media of a call whose party is silent"
+    here.callee.talk(to_callee)
+    await here.until_offloaded(call_id)
+    view = await here.view(call_id)
+    learned = {side: leg["learned"] for side, leg in view["media"][0]["legs"].items()}
+    assert learned == {"caller": f"{here.caller.ip}:{here.caller.port}", "callee": f"{here.callee.ip}:{here.callee.port}"}
+    assert here.stolen() - before == 0
+    await here.client.command(f"D {call_id} A B")

@@ -76,20 +76,11 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, poli
     if component == Component::Rtcp && !receiver.is_rtcp_reachable() {
         return Wanted::none(State::Learning, Reason::WaitingForOtherParty);
     }
-    let unknown = receiver.source(Component::Rtp).is_none();
-    let tentative = if unknown && component == Component::Rtp {
-        receiver.rtp.tentative(policy, now)
-    } else {
-        None
-    };
-    if unknown
-        && tentative.is_none()
-        && let Some(wanted) = undecided(line, stream, now, settings, policy)
-    {
+    let silent = receiver.source(Component::Rtp).is_none();
+    if silent && let Some(wanted) = undecided(line, stream, now, settings, policy) {
         return wanted;
     }
-    let silent = unknown && tentative.is_none();
-    let (Some(target), Some(departure)) = (tentative.or_else(|| receiver.target(component)), receiver.relay_port(component)) else {
+    let (Some(target), Some(departure)) = (receiver.target(component), receiver.relay_port(component)) else {
         return Wanted::none(State::Learning, Reason::WaitingForOtherParty);
     };
     match RelayEntry::new(FiveTuple::new(source, arrival), departure, target) {

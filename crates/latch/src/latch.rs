@@ -6,7 +6,8 @@ use crate::holder::Holder;
 use crate::names::{Name, Names, Rank};
 use crate::policy::Policy;
 use crate::time::Time;
-use crate::verdict::Component;
+use crate::touches::Touches;
+use crate::verdict::{Component, Packet};
 use shunt_net::Endpoint;
 use shunt_rtp::Source;
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ pub struct Latch {
     pub(crate) answered: Option<Time>,
     pub(crate) quarantined: Option<Box<Quarantined>>,
     pub(crate) former: Option<Box<KeptOut>>,
+    pub(crate) touches: Touches,
     /// A rebinding went wrong: until then the next one is slow.
     pub(crate) slow_until: Option<Time>,
     /// When a rebinding was last followed.
@@ -57,6 +59,7 @@ impl Latch {
             answered: None,
             quarantined: None,
             former: None,
+            touches: Touches::default(),
             slow_until: None,
             moved: None,
             unstable_until: None,
@@ -98,7 +101,8 @@ impl Latch {
 
     /// The sources that a filter before the port must let in besides the named addresses: the latched one, or all that have shown
     /// continuity, or the only one that sends, from [`Policy::guard`] after its first packet on; and the one that the party had before
-    /// signalling moved it. `quiet`: no port scan is under way ([`crate::Scanners::are_quiet`]); during a scan only continuity counts.
+    /// signalling moved it. `quiet`: no port scan is under way ([`crate::Scanners::are_quiet`]), and no
+    /// candidate has sent to other ports than its own; else only continuity counts.
     #[must_use]
     pub fn admitted(&self, policy: &Policy, now: Time, quiet: bool) -> Vec<Endpoint> {
         let candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
@@ -127,28 +131,17 @@ impl Latch {
         Some(first.max(self.answered.unwrap_or(first)) + policy.guard)
     }
 
-    /// Where to send to a party of which too little is known, where nothing else reaches it: to the only source that sends, if its first packet
-    /// came within [`Policy::signalling_window`] after the answer. A packet of another source ends that.
+    /// Where a relay sends to a party that is not latched yet: to the only source that sends, from its second packet on, if signalling names its
+    /// address and its first packet came within [`Policy::signalling_window`] after the answer. A packet of another source ends that. Anyone can
+    /// send one packet, or touch every port.
     #[must_use]
     pub fn tentative(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
-        self.only_source(policy, now).map(|candidate| candidate.source)
-    }
-
-    /// The same for a relay that sees all packets itself: from the second packet on, and only to an address that signalling names. Anyone can send one
-    /// packet, or touch every port.
-    #[must_use]
-    pub fn tentative_at_name(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
-        let candidate = self.only_source(policy, now)?;
-        (candidate.rank > Rank::Unknown && candidate.count > 1).then_some(candidate.source)
-    }
-
-    fn only_source(&self, policy: &Policy, now: Time) -> Option<&Candidate> {
         let (candidate, first) = self.alone(policy, now)?;
         let answered = self.answered?;
         let in_time = now.since(answered) >= policy.guard && first.since(answered) < policy.signalling_window;
-        let goes_on = now.since(candidate.last) < policy.tentative_hold;
+        let goes_on = candidate.count > 1 && now.since(candidate.last) < policy.tentative_hold;
         let is_one = !self.contested && self.candidates.as_ref().is_some_and(|candidates| candidates.are_one());
-        (in_time && goes_on && is_one).then_some(candidate)
+        (in_time && goes_on && is_one && candidate.rank > Rank::Unknown).then_some(candidate.source)
     }
 
     /// Whether nothing has come from the party that may be its own: no source is latched, none has sent lately, and none is quarantined.
@@ -275,6 +268,20 @@ impl Latch {
     #[must_use]
     pub fn names_address(&self, addr: IpAddr) -> bool {
         self.names.has_address(addr)
+    }
+
+    /// Whether the packet's stream has come to this port lately, from an unknown source. `packet`: of the other party's port; a party sends to its own
+    /// port only.
+    #[must_use]
+    pub fn has_met(&self, policy: &Policy, packet: &Packet) -> bool {
+        self.touches.has_stream(policy, packet)
+    }
+
+    /// Whether an address of the candidates here has sent to the other party's port too.
+    #[must_use]
+    pub fn shares_candidates_with(&self, other: &Self, policy: &Policy, now: Time) -> bool {
+        let mut candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
+        candidates.any(|candidate| other.touches.has_address(policy, now, candidate.source.addr))
     }
 
     /// How many sources are told apart now.

@@ -6,7 +6,7 @@ use crate::parties::Parties;
 use crate::policy::Policy;
 use crate::scanners::{Found, Scanners};
 use crate::time::Time;
-use crate::verdict::{Component, Facts, Packet, Verdict};
+use crate::verdict::{Component, Facts, Ignored, Packet, Verdict};
 use shunt_net::Endpoint;
 
 /// What the latches of a process share.
@@ -23,10 +23,19 @@ impl Learner {
         Self { policy, ..Self::default() }
     }
 
-    /// A packet at relay port `port` of a stream: [`Latch::observe`], and scanners who touch the ports of several calls are noticed.
-    pub fn observe(&mut self, latch: &mut Latch, port: u16, packet: &Packet, facts: Option<Facts>) -> Verdict {
-        if !latch.is_latched_to(packet.source) && !latch.names_source(packet.source) {
-            self.scanners.touched(packet.at, packet.source, port);
+    /// A packet at relay port `port` of a stream: [`Latch::observe`], and scanners who touch the ports of several calls, or both ports of one, are
+    /// noticed. `elsewhere`: its stream has come to the other party's port ([`Latch::has_met`]).
+    pub fn observe(&mut self, latch: &mut Latch, elsewhere: bool, port: u16, packet: &Packet, facts: Option<Facts>) -> Verdict {
+        if !latch.is_latched_to(packet.source) {
+            if !latch.names_source(packet.source) {
+                self.scanners.touched(packet.at, packet.source, port);
+            }
+            if !latch.names_address(packet.source.addr) {
+                latch.touches.note(packet);
+                if elsewhere {
+                    return Verdict::Ignored(Ignored::Scanner);
+                }
+            }
         }
         latch.observe(&self.policy, &self.parties, &self.scanners, packet, facts)
     }

@@ -55,6 +55,7 @@ mod parties;
 mod policy;
 mod scanners;
 mod time;
+mod touches;
 mod verdict;
 
 pub use former::Former;

@@ -52,7 +52,7 @@ pub enum Verdict {
 /// Why a source is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It scans, or somebody at an address that nobody names does.
+    /// It scans, or somebody at an address that nobody names does, or it sends to both ports of a call.
     Scanner,
     /// The old source, just after signalling has moved the party.
     Quarantined,

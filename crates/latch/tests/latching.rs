@@ -416,16 +416,16 @@ fn a_source_that_touches_four_calls_is_ignored_but_where_it_is_named() {
     let latch = |learner: &Learner, names: &[Name]| learner.latch(ms(0), Component::Rtp, names.iter().copied().collect::<Names>());
     for n in 0..4u16 {
         let mut touched = latch(&learner, &[]);
-        learner.observe(&mut touched, 36_000 + 2 * n, &rtp(u64::from(n), source, 1, n), None);
+        learner.observe(&mut touched, false, 36_000 + 2 * n, &rtp(u64::from(n), source, 1, n), None);
     }
     let mut another = latch(&learner, &[Name::address(STRANGER)]);
     assert_eq!(
-        learner.observe(&mut another, 37_000, &rtp(10, source, 1, 9), None),
+        learner.observe(&mut another, false, 37_000, &rtp(10, source, 1, 9), None),
         Verdict::Ignored(Ignored::Scanner)
     );
     let mut own = latch(&learner, &[source.into()]);
     let verdicts: Vec<Verdict> = (0..5)
-        .map(|n| learner.observe(&mut own, 38_000, &rtp(10 + 20 * n, source, 1, 9 + n as u16), None))
+        .map(|n| learner.observe(&mut own, false, 38_000, &rtp(10 + 20 * n, source, 1, 9 + n as u16), None))
         .collect();
     assert_eq!(latched_at(&verdicts), Some(4), "it is named there, and has to show continuity");
     assert!(
@@ -507,9 +507,16 @@ fn a_party_may_move_back() {
 fn where_the_packets_are_not_seen_it_is_asked_when_the_source_was_heard() {
     let mut learner = Learner::default();
     let mut latch = learner.latch(ms(0), Component::Rtp, [Name::address(PHONE)].into_iter().collect());
-    assert_eq!(learner.observe(&mut latch, 1, &rtp(0, at(PHONE, 1), 1, 100), None), NAMED);
-    let mut send =
-        |latch: &mut Latch, n: u16| learner.observe(latch, 1, &rtp(300_000 + 20 * u64::from(n), at(PHONE, 2), 1, 15_110 + n), None);
+    assert_eq!(learner.observe(&mut latch, false, 1, &rtp(0, at(PHONE, 1), 1, 100), None), NAMED);
+    let mut send = |latch: &mut Latch, n: u16| {
+        learner.observe(
+            latch,
+            false,
+            1,
+            &rtp(300_000 + 20 * u64::from(n), at(PHONE, 2), 1, 15_110 + n),
+            None,
+        )
+    };
     assert_eq!(
         [0, 1, 2].map(|n| send(&mut latch, n)),
         [Verdict::Waiting, Verdict::Waiting, Verdict::Ask]
@@ -546,19 +553,22 @@ fn rtcp_follows_within_the_named_address_after_a_second_of_silence() {
             sequence: None,
         })
     };
-    assert_eq!(learner.observe(&mut latch, 1, &rtp(0, at(PHONE, 1), 1, 0), facts(0)), NAMED);
-    assert_eq!(learner.observe(&mut latch, 1, &rtp(500, at(PHONE, 2), 1, 0), facts(0)), MISMATCH);
+    assert_eq!(learner.observe(&mut latch, false, 1, &rtp(0, at(PHONE, 1), 1, 0), facts(0)), NAMED);
     assert_eq!(
-        learner.observe(&mut latch, 1, &rtp(5000, at(STRANGER, 2), 1, 0), facts(0)),
+        learner.observe(&mut latch, false, 1, &rtp(500, at(PHONE, 2), 1, 0), facts(0)),
         MISMATCH
     );
     assert_eq!(
-        learner.observe(&mut latch, 1, &rtp(5000, at(PHONE, 2), 1, 0), facts(0)),
+        learner.observe(&mut latch, false, 1, &rtp(5000, at(STRANGER, 2), 1, 0), facts(0)),
+        MISMATCH
+    );
+    assert_eq!(
+        learner.observe(&mut latch, false, 1, &rtp(5000, at(PHONE, 2), 1, 0), facts(0)),
         Verdict::Moved
     );
     latch.add_name(at([203, 0, 113, 1], 9).into());
     assert_eq!(
-        learner.observe(&mut latch, 1, &rtp(5001, at([203, 0, 113, 1], 9), 1, 0), facts(5000)),
+        learner.observe(&mut latch, false, 1, &rtp(5001, at([203, 0, 113, 1], 9), 1, 0), facts(5000)),
         NAMED
     );
 }
@@ -751,29 +761,51 @@ fn the_only_source_that_sends_is_admitted_after_the_guard_time_unless_somebody_s
 }
 
 #[test]
-fn a_party_of_which_too_little_is_known_is_sent_to_while_it_is_alone() {
+fn one_stream_at_both_ports_of_a_call_is_neither_partys() {
+    let play = |named: bool, ssrc_of: fn(u16) -> u32| {
+        let mut learner = Learner::default();
+        let names = || Names::from_iter(named.then(|| Name::address(STRANGER)));
+        let mut latches = [0, 1].map(|_| learner.latch(ms(0), Component::Rtp, names()));
+        for n in 0..40u16 {
+            let at_first = usize::from(n % 2);
+            let packet = rtp(20 * u64::from(n), at(STRANGER, 1), ssrc_of(n), n);
+            let elsewhere = latches[1 - at_first].has_met(&learner.policy, &packet);
+            learner.observe(&mut latches[at_first], elsewhere, 36_000 + n % 2 * 2, &packet, None);
+        }
+        latches.map(|latch| latch.learned())
+    };
+    assert_eq!(play(false, |_| 7), [None; 2]);
+    // A NAT may give two parties the same port; and signalling knows better.
+    assert_eq!(play(false, |n| 7 + u32::from(n % 2)), [Some(at(STRANGER, 1)); 2]);
+    assert_eq!(play(true, |_| 7), [Some(at(STRANGER, 1)); 2]);
+}
+
+#[test]
+fn a_party_of_which_too_little_is_known_is_sent_to_at_its_named_address_while_it_is_alone() {
     let policy = Policy::default();
-    let first = |answered: u64, sent: u64| {
+    let two = |source: shunt_net::Endpoint, answered: u64, sent: u64| {
         let mut port = Port::new(&[Name::address(PHONE)]);
+        port.learner.parties.join(PHONE.into());
+        port.learner.parties.join(PHONE.into());
         port.latch.answer_seen(ms(answered));
-        port.rtp(sent, at(STRANGER, 1), 7, 0);
+        port.rtp(sent, source, 7, 0);
+        assert_eq!(port.latch.tentative(&policy, ms(sent.max(answered) + 100)), None, "one packet");
+        port.rtp(sent + 20, source, 7, 1);
         port
     };
-    let port = first(1000, 1010);
+    let port = two(at(PHONE, 1), 1000, 1010);
     assert_eq!(port.latch.tentative(&policy, ms(1080)), None);
-    assert_eq!(port.latch.tentative(&policy, ms(1090)), Some(at(STRANGER, 1)));
-    assert_eq!(port.latch.tentative(&policy, ms(11_000)), Some(at(STRANGER, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(1090)), Some(at(PHONE, 1)));
+    assert_eq!(port.latch.tentative(&policy, ms(11_000)), Some(at(PHONE, 1)));
     assert_eq!(port.latch.tentative(&policy, ms(16_100)), None, "it has sent nothing for 15 s");
-    let mut port = first(1000, 1010);
-    port.rtp(1020, at(STRANGER, 1), 7, 1);
-    assert_eq!(port.latch.tentative_at_name(&policy, ms(1100)), None, "no name");
+    assert_eq!(two(at(STRANGER, 1), 1000, 1010).latch.tentative(&policy, ms(1100)), None, "no name");
     // Whoever is there as soon as the port is open has to wait for the answer, when the party sends.
-    let mut raced = first(1000, 10);
+    let mut raced = two(at(PHONE, 1), 1000, 10);
     assert_eq!(raced.latch.tentative(&policy, ms(1070)), None);
     raced.rtp(1075, at([203, 0, 113, 9], 1), 8, 0);
     assert_eq!(raced.latch.tentative(&policy, ms(1100)), None);
     assert_eq!(
-        first(1000, 12_000).latch.tentative(&policy, ms(12_200)),
+        two(at(PHONE, 1), 1000, 12_000).latch.tentative(&policy, ms(12_200)),
         None,
         "long after the answer, continuity counts"
     );

@@ -231,7 +231,7 @@ proptest! {
                 3 => { latch.answer(now, &learner.policy, source, facts); }
                 4 => { latch.former().into_iter().for_each(|former| latch.keep_out(now, &learner.policy, former)); }
                 5 => { learner.missed(now, source, port); }
-                _ => { learner.observe(&mut latch, port, &packet, media.then_some(facts)); }
+                _ => { learner.observe(&mut latch, false, port, &packet, media.then_some(facts)); }
             }
             prop_assert!(latch.rank().is_none_or(|rank| rank <= Rank::Port));
         }

@@ -397,7 +397,7 @@ impl Worker {
         if out.component == Component::Rtcp || out.asymmetric || out.latch.learned().is_some() {
             return;
         }
-        let Some(source) = out.latch.tentative_at_name(&self.policy, self.now) else {
+        let Some(source) = out.latch.tentative(&self.policy, self.now) else {
             return;
         };
         if out.remote == Address::from(source) {
@@ -481,10 +481,12 @@ impl Worker {
             last_packet: port.last_packet,
             sequence: None,
         };
+        let out = port.opposite.and_then(|at| self.slots.get(at)?.port.as_deref());
+        let elsewhere = out.is_some_and(|out| out.latch.has_met(&self.policy, &packet));
         let verdict = self
             .shared
             .learner()
-            .observe(&mut port.latch, port.local.port, &packet, Some(facts));
+            .observe(&mut port.latch, elsewhere, port.local.port, &packet, Some(facts));
         self.follow(port);
         // Packets of a party that signalling names are passed on before it is latched: only where its packets go to has to wait.
         let early = port.latch.learned().is_none() && port.latch.names_address(source.addr);

@@ -7,10 +7,10 @@
 
 use super::Book;
 use crate::decision::Decision;
-use crate::ids::Side;
+use crate::ids::{COMPONENTS, Side};
 use crate::line::Line;
 use crate::reason::Reason;
-use shunt_latch::{Component, Time};
+use shunt_latch::Time;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -62,9 +62,17 @@ impl Book {
         }
         let (policy, quiet) = (&self.learner.policy, self.learner.scanners.are_quiet(now));
         let mut allowed: Vec<IpAddr> = Vec::new();
-        let admitted = [Component::Rtp, Component::Rtcp]
+        // Who sends to both parties' ports is not admitted for being alone at one of them.
+        let other = line.leg(side.other());
+        let scans = |component| {
+            let latch = leg.latch(component);
+            COMPONENTS
+                .iter()
+                .any(|at| latch.shares_candidates_with(other.latch(*at), policy, now))
+        };
+        let admitted = COMPONENTS
             .into_iter()
-            .flat_map(|component| leg.latch(component).admitted(policy, now, quiet));
+            .flat_map(|component| leg.latch(component).admitted(policy, now, quiet && !scans(component)));
         for addr in admitted
             .map(|source| source.addr)
             .chain(leg.rtp.names().iter().rev().map(|name| name.addr))

@@ -73,13 +73,14 @@ impl Book {
             last_packet,
             sequence: None,
         });
+        let elsewhere = line.leg(id.sender.other()).latch(component).has_met(&self.learner.policy, &packet);
         let leg = line.leg_mut(id.sender);
         leg.noticed |= component == Component::Rtp;
         let before = leg.latch(component).learned();
         if before != Some(source) && !notice.is_rtcp() {
             self.arrivals.note(now, source, port);
         }
-        let mut verdict = self.learner.observe(leg.latch_mut(component), port.port, &packet, facts);
+        let mut verdict = self.learner.observe(leg.latch_mut(component), elsewhere, port.port, &packet, facts);
         if verdict == Verdict::Waiting && component == Component::Rtcp && leg.is_rtcp_of_party(source) {
             leg.rtcp.adopt(now, source, None);
             verdict = Verdict::Latched;

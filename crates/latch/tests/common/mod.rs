@@ -58,7 +58,7 @@ impl Port {
             last_packet: self.last_packet,
             sequence: None,
         };
-        let verdict = self.learner.observe(&mut self.latch, PORT, packet, Some(facts));
+        let verdict = self.learner.observe(&mut self.latch, false, PORT, packet, Some(facts));
         if verdict.is_held() {
             self.last_packet = packet.at;
         }
