@@ -169,12 +169,20 @@ def _common() -> dict[tuple[str, str], list[str]]:
     return {option: [name for name in names if name not in found] for option, found in having.items() if len(found) >= 4}
 
 
-def _except(option: tuple[str, str], lacking: list[str]) -> str:
-    """Which commands have a common option: whichever list is shorter."""
+def _whose(option: tuple[str, str], lacking: list[str]) -> str:
+    """Which commands have a common option, as the shorter list."""
     having = [name for name, command, context in commands() if option in options(command, context)]
     if len(having) < len(lacking):
-        return "only: " + ", ".join(f"`{name}`" for name in having)
-    return "not: " + ", ".join(f"`{name}`" for name in lacking)
+        return "These commands: " + ", ".join(f"`{name}`" for name in having)
+    return "All commands except " + ", ".join(f"`{name}`" for name in lacking)
+
+
+def _common_options() -> list[str]:
+    """The options of _common, below the commands that have them."""
+    grouped: dict[str, list[str]] = {}
+    for option, lacking in _common().items():
+        grouped.setdefault(_whose(option, lacking), []).append(f"* `{option[0]}`: {option[1]}")
+    return [line for whose, lines in grouped.items() for line in (f"{whose}:", "", *lines, "")]
 
 
 def reference() -> str:
@@ -182,7 +190,7 @@ def reference() -> str:
     lines = [
         "# Which commands, options and configuration keys are there?",
         "",
-        "This page lists every command, option, exit code, file and configuration key. `make manual` generates it from the code and `packaging/manual.yaml`; `man shunt` and `man shunt.yaml` have the same text.",
+        "After this page you know every command, option, exit code, file and configuration key. `make manual` generates it from the code and `packaging/manual.yaml`; `man shunt` and `man shunt.yaml` have the same text.",
         "",
         "## Commands",
         "",
@@ -192,8 +200,7 @@ def reference() -> str:
         "",
     ]
     common = _common()
-    lines += [f"* `{written}`: {does} ({_except((written, does), lacking)})" for (written, does), lacking in common.items()]
-    lines.append("")
+    lines += _common_options()
     for name, command, context in commands():
         lines += [f"### {usage(name, command, context).replace(' [OPTIONS]', '')}", "", *[line for part in paragraphs(command.help or "") for line in (part, "")]]
         own = [(written, does) for written, does in options(command, context) if (written, does) not in common]

@@ -172,23 +172,23 @@ def _become(path: str, daemon: str, section: str, *more: str) -> None:
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section builtin_relay.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def relay(path: str) -> None:
-    """Run the built-in relay until SIGTERM or Ctrl-C: check the configuration and execute shunt-relay."""
+    """Run the built-in relay (section builtin_relay) until SIGTERM or Ctrl-C: check the configuration and execute shunt-relay."""
     _become(path, "relay", "builtin_relay", "learning", "notify", "log")
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section edge.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def edge(path: str) -> None:
-    """Run the edge for browsers until SIGTERM or Ctrl-C: check the configuration and execute shunt-edge."""
+    """Run the edge for browsers (section edge) until SIGTERM or Ctrl-C: check the configuration and execute shunt-edge."""
     _become(path, "edge", "edge", "log")
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="A configuration with a section mixer.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def mixer(path: str) -> None:
-    """Run a mixer of conferences until SIGTERM or Ctrl-C: check the configuration and execute shunt-mixer."""
+    """Run a mixer of conferences (section mixer) until SIGTERM or Ctrl-C: check the configuration and execute shunt-mixer."""
     _become(path, "mixer", "mixer", "log")
 
 
@@ -265,9 +265,12 @@ def softswitch(path: str | None, unload: bool, yes: bool, **options: Any) -> Non
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration: sections admin, operator, api, history, cdr, homer, quality and log.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 def operator(path: str) -> None:
-    """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records, Homer reports, SIP of conferences."""
+    """Run the operator daemon until SIGTERM or Ctrl-C: REST API, web page, history, call records, Homer reports, SIP of conferences.
+
+    It reads the sections admin, operator, api, history, cdr, homer, quality, log, rooms and conference.
+    """
     config = _load(path)
     from shunt.cli import logs
     from shunt.operator.daemon import run as run_operator
@@ -336,7 +339,7 @@ def check_config(file: str, as_json: bool, sip_servers: tuple[str, ...]) -> None
 
 
 @cli.command()
-@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration for this host.")
+@click.option("-c", "--config", "path", required=True, metavar="FILE", help="The configuration.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: {summary: {ok, warn, fail, unknown}, checks: [{group, verdict, subject, found, advice}]}.")
 def doctor(path: str, as_json: bool) -> None:
     """Check whether this host meets a configuration: one line for each check, with ok, warn, fail or unknown, the finding and the remedy.
