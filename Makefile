@@ -61,7 +61,7 @@ help:
 	@echo "make test-quick  tests that need no root and no daemon"
 	@echo "make demo-browsers  three browsers and a SIP phone in one room, every frame read (SECONDS=30)"
 	@echo "make setup  install and build what the demo needs; make setup-all: what the tests need too"
-	@echo "make check  format, lints, types, spelling and links"
+	@echo "make check  format, lints, types, spelling, links and sentences"
 	@echo "make check-rust  format, lints and licences of the Rust workspace"
 	@echo "make docs   the documents as a site (build/site)"
 	@echo "make daemons     build all five daemons (target/release)"

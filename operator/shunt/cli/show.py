@@ -123,7 +123,7 @@ def attention(status: dict[str, Any]) -> list[str]:
     agent = status.get("agent") or {}
     lines = _problems(status.get("problems") or ())
     if agent.get("reachable") is False:
-        lines.append(f"What follows is {duration(agent['age_s'])} old.")
+        lines.append(f"Last known state, {duration(agent['age_s'])} old:")
     return lines
 
 
