@@ -47,7 +47,7 @@ install -d "$doc/opensips-config" "$doc/examples" "$root$prefix/share/shunt/graf
 install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md "$doc"
 find docs -type f -exec install -D -m 644 {} "$doc/{}" \;
 install -m 644 opensips-config/* "$doc/opensips-config"
-install -m 644 opensips-config/shunt.yaml packaging/standby.yaml "$doc/examples"
+install -m 644 opensips-config/shunt.yaml opensips-config/rooms.yaml packaging/standby.yaml "$doc/examples"
 install -m 644 packaging/grafana/* "$root$prefix/share/shunt/grafana"
 install -m 644 packaging/prometheus/* "$root$prefix/share/shunt/prometheus"
 install -D -m 644 bench/README.md "$doc/bench/README.md"

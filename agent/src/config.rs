@@ -305,7 +305,7 @@ fn legs() -> usize {
 /// Why a configuration cannot be served.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    #[error("no relay: give relays, builtin_relay or both")]
+    #[error("neither a relay nor conferences: give relays, builtin_relay or conference")]
     NoRelay,
     #[error("conference: needs a data_plane: nothing else carries conferences")]
     Conference,
@@ -324,7 +324,7 @@ impl Config {
     /// A value cannot be served.
     pub fn complete(mut self) -> Result<Self, ConfigError> {
         self.relays.extend(self.builtin_relay.as_ref().and_then(Builtin::as_relay));
-        if self.relays.is_empty() {
+        if self.relays.is_empty() && self.conference.is_none() {
             return Err(ConfigError::NoRelay);
         }
         if self.conference.is_some() && self.data_plane.is_none() {

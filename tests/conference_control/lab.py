@@ -216,15 +216,16 @@ def bridge(work: Path, kind: Callable[[Topology, Path], BridgeT] = Bridge) -> It
 class Phone:
     """A SIP phone of few words: it calls a conference, and its party sends to the address of the answer."""
 
-    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 60, display: str = "") -> None:
-        """display: the display name of its From; server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
+    def __init__(self, bridge: Bridge, host: str, name: str, server: int = SIP_PORT, patience: float = 60, display: str = "", ip: str = "", focus: str = EDGE_IP) -> None:
+        """ip: its own address, unless the host has one; focus: the address that it calls, and sends media to; display: the display name of its From; server: the port on the edge host that it sends SIP to; patience: seconds that it waits for a message."""
         self.party = bridge.party(host, name)
         self.server = server
         self._target = ""
         self._route: list[str] = []
         self.answer = ""
         self._name, self._display = name, f'"{display}" ' if display else ""
-        self._ip = {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
+        self._ip = ip or {"caller": CALLER_IP, "callee": CALLEE_IP}[host]
+        self._focus = focus
         self._socket = open_socket(bridge.topology, host, socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((self._ip, next(_SIP_PORTS)))
         self._socket.settimeout(patience)
@@ -256,7 +257,7 @@ class Phone:
         if status == 200:
             words = next((line for line in answer.splitlines() if line.startswith("m=audio")), "").split()
             if words:
-                self.party.talk(f"{EDGE_IP}:{words[1]}")
+                self.party.talk(f"{self._focus}:{words[1]}")
         return status
 
     def call_without_offer(self, conference: str, media: str = "m=audio {port} RTP/AVP 0\r\n") -> int:
@@ -271,7 +272,7 @@ class Phone:
             words = next(line for line in answer.splitlines() if line.startswith("m=audio")).split()
             sdp = f"v=0\r\no=- 1 1 IN IP4 {self._ip}\r\ns=-\r\nc=IN IP4 {self._ip}\r\nt=0 0\r\n" + media.format(port=self.party.socket.getsockname()[1])
             self._send("ACK", sdp if media else "", new=False)
-            self.party.talk(f"{EDGE_IP}:{words[1]}")
+            self.party.talk(f"{self._focus}:{words[1]}")
         return status
 
     def bye(self) -> int:
@@ -287,13 +288,13 @@ class Phone:
 
     def repeat(self, method: str) -> str:
         """Send the last request of a method once more, as when its answer was lost; the final answer."""
-        self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
+        self._socket.sendto(self._sent[method], (self._focus, self.server))
         return self._final()
 
     def accept(self, request: str) -> None:
         """Answer a request with 200."""
         kept = [line for line in request.splitlines() if line.partition(":")[0].lower() in ("via", "record-route", "from", "to", "call-id", "cseq")]
-        self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (EDGE_IP, self.server))
+        self._socket.sendto(("\r\n".join(["SIP/2.0 200 OK", *kept, "Content-Length: 0"]) + "\r\n\r\n").encode(), (self._focus, self.server))
 
     def await_nothing(self, seconds: float) -> None:
         """Wait for so long; no message may come. Raises AssertionError with one that does."""
@@ -313,7 +314,7 @@ class Phone:
 
     def _send(self, method: str, body: str = "", content_type: str = "application/sdp", *, new: bool = True) -> None:
         self._cseq += new
-        uri = f"sip:{self._room}@{EDGE_IP}:{self.server}"
+        uri = f"sip:{self._room}@{self._focus}:{self.server}"
         lines = [
             f"{method} {self._target or uri} SIP/2.0", *(f"Route: {route}" for route in self._route), f"Via: SIP/2.0/UDP {self._ip}:{self._port};branch=z9hG4bK{self.party.ssrc}{method}{self._cseq};rport", "Max-Forwards: 70",
             f"From: {self._display}<sip:{self._name}@{self._ip}>;tag={self.party.ssrc}", f"To: {self._to or f'<{uri}>'}", f"Call-ID: {self.party.ssrc}@{self._ip}",
@@ -321,7 +322,7 @@ class Phone:
             *([f"Content-Type: {content_type}"] if body else []), f"Content-Length: {len(body)}",
         ]  # fmt: skip
         self._sent[method] = ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
-        self._socket.sendto(self._sent[method], (EDGE_IP, self.server))
+        self._socket.sendto(self._sent[method], (self._focus, self.server))
 
 
 def sip_server(bridge: Bridge, name: str = "kamailio", *, other_agent: bool = False, websockets: bool = False, tls: dict[str, str] | None = None) -> Process:

@@ -16,7 +16,9 @@ from shunt.config.model import RELAY_SOCKET, SOFTSWITCH_SOCKET, Admin, Config, J
 from tests.packaging import units
 
 # Those that run as the user shunt, with no right at all.
-USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-mixer", "shunt-standby", "shunt-standby-operator")
+USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-edge-local", "shunt-mixer", "shunt-standby", "shunt-standby-operator")
+NETWORK = "shunt-edge-network"  # no daemon: commands of root that make a namespace
+DAEMONS = [name for name in units.NAMES if name != f"{NETWORK}.service"]
 # systemd's own rating of exposure, in tenths; the softswitch needs four capabilities.
 WORST = dict.fromkeys(USERS, 20) | {"shunt-softswitch": 40}
 
@@ -35,13 +37,13 @@ def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     made = units.write(tmp_path, str(tmp_path))
-    assert {path.stem for path in made} == set(WORST)
+    assert {path.stem for path in made} == {*WORST, NETWORK}
     done = subprocess.run([analyze, "verify", "--man=no", *made], capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if "shunt" in line]
     assert said == [] and done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", units.NAMES)
+@pytest.mark.parametrize("name", DAEMONS)
 def test_little_is_exposed(analyze: str, tmp_path: Path, name: str) -> None:
     unit = next(path for path in units.write(tmp_path, "/usr") if path.name == name)
     done = subprocess.run([analyze, "security", "--offline=true", "--no-pager", f"--threshold={WORST[unit.stem]}", unit], capture_output=True, text=True)
@@ -55,7 +57,7 @@ def test_rights_are_those_that_the_services_keep(tmp_path: Path) -> None:
         assert found[name]["CapabilityBoundingSet"] == "" and found[name]["User"] == "shunt"
         # Where the journal is by default has to be a folder that the service may write.
         assert Journal().path.startswith(f"/var/lib/{found[name]['StateDirectory']}/")
-    folders = [unit["RuntimeDirectory"] for unit in found.values() if "RuntimeDirectory" in unit]
+    folders = [unit["RuntimeDirectory"] for name, unit in found.items() if "RuntimeDirectory" in unit and name != "shunt-edge-local"]
     assert len(folders) == len(set(folders)), "it goes when one of them stops"
     for path, name in (
         (Admin().socket, "shunt-agent"),
@@ -66,7 +68,14 @@ def test_rights_are_those_that_the_services_keep(tmp_path: Path) -> None:
         assert str(path).startswith(f"/run/{found[name]['RuntimeDirectory']}/")
 
 
-@pytest.mark.parametrize("name", units.NAMES)
+def test_the_edge_in_a_namespace_is_the_edge_and_takes_its_place(tmp_path: Path) -> None:
+    edge, local = (units.settings(next(path for path in units.write(tmp_path, "/usr") if path.stem == name)) for name in ("shunt-edge", "shunt-edge-local"))
+    more = {"NetworkNamespacePath": "/run/netns/shunt-edge", "Requires": f"{NETWORK}.service", "Conflicts": "shunt-edge.service"}
+    changed = {"Description": local["Description"], "After": f"{edge['After']} {NETWORK}.service"}
+    assert local == edge | more | changed
+
+
+@pytest.mark.parametrize("name", DAEMONS)
 def test_services_come_back_for_ever_and_are_watched(tmp_path: Path, name: str) -> None:
     found = units.settings(next(path for path in units.write(tmp_path, "/usr") if path.name == name))
     assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("notify", "always", "0")

@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import yaml
+
 from tests.conference_control.lab import AGENT, Bridge
 from tests.lab.browser import CHROMIUM, Browser
 from tests.lab.processes import API_PORT, ROOT, Process
 from tests.lab.topology import EDGE_IP, LabError, Topology, run
+from tests.tools.checked import checked
 
 TOKEN = "a-token-of-the-lab"
 MEDIA_IP = "198.18.4.2"
@@ -184,6 +188,46 @@ def hears(browser: Browser, *names: str, seconds: float = 120.0) -> None:
         browser.await_that(f"{wanted}.every((one) => (room.report().lines[one]?.packets ?? 0) > 20)", seconds)
     except LabError as error:
         raise LabError(f"{error}\n{json.dumps(report(browser), indent=1)}") from None
+
+
+class FileLab(RoomLab):
+    """The shipped opensips-config/rooms.yaml, with the namespace that the unit shunt-edge-network makes. Only paths, groups and the names of namespaces differ."""
+
+    def __init__(self, topology: Topology, work: Path) -> None:
+        super().__init__(topology, work, tls=False)
+        shipped = yaml.safe_load((ROOT / "opensips-config/rooms.yaml").read_text())
+        own = {key: self.settings[key] for key in ("admin", "operator", "data_plane")}
+        self.settings = shipped | own
+        self.settings["softswitch"] |= {"listen": [f"unix:{self.bfrt}"], "pin_dir": str(self.pin_dir)}
+        self.settings["conference"] |= {"state": str(work / "conferences")}
+        self.settings["rooms"] |= {"edges": [f"unix:{self.controls[0]}"], "secret_file": str(work / "rooms.secret")}
+        self.settings["edge"] |= {"control": str(self.controls[0]), "socket_group": "root"}
+        self.settings["api"] |= {"token": TOKEN}
+        self._edge_configuration(0, self.controls[0]).write_text(json.dumps(self._checked()))
+
+    def _checked(self) -> dict[str, Any]:
+        self.config.write_text(yaml.safe_dump(self.settings))
+        return checked(self.config, "edge")
+
+    def _add_media_host(self) -> None:
+        unit = (ROOT / "packaging/systemd/shunt-edge-network.service.in").read_text()
+        for command in re.findall("^ExecStart=-?(.*)$", unit, re.MULTILINE):
+            self.topology.run("edge", *command.replace("shunt-edge", self.topology.name("media")).split())
+
+    def start_agent(self) -> None:
+        self.agent.start().await_unix(self.admin)
+
+
+@contextlib.contextmanager
+def file_lab(work: Path) -> Iterator[FileLab]:
+    """The running lab of the shipped file."""
+    with Topology("file") as topology:
+        made = FileLab(topology, work)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 @contextlib.contextmanager

@@ -157,7 +157,7 @@ def agent(path: str) -> None:
 
     config = _load(path)
     if not config.serves_agent:
-        raise Failure(f"{path} names no relay: the agent needs relays or builtin_relay")
+        raise Failure(f"{path} names neither a relay nor conferences: the agent needs relays, builtin_relay or conference")
     daemons.become("shunt-agent", config.document())
 
 

@@ -382,7 +382,7 @@ class Config(Section):
     """The whole file."""
 
     control: Control = Field(default=Control(), description="Where SIP servers reach the agent.")
-    relays: list[Relay] = Field(default=[], description="External relays. A call stays with its relay.")
+    relays: list[Relay] = Field(default=[], description="External relays. A call stays with its relay. Conferences need none.")
     builtin_relay: BuiltinRelay | None = Field(default=None, description="The built-in relay.")
     data_plane: DataPlane | None = Field(default=None, description="Where entries are installed. Without this section all media stays on the relay.")
     learning: Learning = Field(default=Learning(), description="When a source address is latched.")
@@ -412,8 +412,8 @@ class Config(Section):
 
     @property
     def serves_agent(self) -> bool:
-        """Returns whether `shunt agent` can use this file: it names a relay. The file of a data-plane host need not."""
-        return bool(self.relays) or self.builtin_relay is not None
+        """Returns whether `shunt agent` can use this file: it names a relay, or has conferences. The file of a data-plane host need not."""
+        return bool(self.relays) or self.builtin_relay is not None or self.conference is not None
 
     def document(self) -> dict[str, Any]:
         """The values that the daemons in Rust get: every key with its value in force, as JSON. api.token goes to the operator daemon only."""
@@ -476,7 +476,7 @@ class Config(Section):
     def _relay_problems(self) -> Iterator[tuple[Location, str]]:
         without_agent = (self.softswitch or self.switch or self.edge or self.mixer) is not None and self.model_fields_set <= {"softswitch", "switch", "edge", "mixer", "log"}
         if not self.serves_agent and not without_agent:
-            yield (), "no relay: give relays, builtin_relay or both"
+            yield (), "neither a relay nor conferences: give relays, builtin_relay or conference"
         names: dict[str, int] = {}
         sockets: dict[str, int] = {}
         for i, relay in enumerate(self.relays):
@@ -493,7 +493,7 @@ class Config(Section):
         if self.serves_agent and self.control.ng and not any(relay.is_rtpengine for relay in self.relays):
             yield ("control", "ng"), "no relay is of type rtpengine"
         if self.serves_agent and not self.serves_rtpproxy and "listen" in self.control.model_fields_set:
-            yield ("control", "listen"), "no relay speaks the rtpproxy protocol: all of them are of type rtpengine, for control.ng"
+            yield ("control", "listen"), "no relay speaks the rtpproxy protocol" + (": all of them are of type rtpengine, for control.ng" if self.relays else "")
         if self.builtin_relay is not None:
             addresses = self.builtin_relay.addresses
             if len(set(addresses)) < len(addresses):
