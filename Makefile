@@ -26,7 +26,7 @@ DAEMONS := $(DEMO_DAEMONS) -p shunt-edge -p shunt-mixer
 
 # `make test-quick`: no root, no daemon, no SIP server.
 QUICK_TESTS := tests/conference tests/observe tests/operator/test_api.py tests/operator/test_config.py tests/operator_conferences tests/rooms tests/packaging/test_documents.py tests/p4/test_generated.py
-QUICK_CRATES := shunt-net shunt-rtp shunt-rtpproxy shunt-ng shunt-hep shunt-latch shunt-calls shunt-conference
+QUICK_CRATES := shunt-net shunt-rtp shunt-rtpproxy shunt-ng shunt-hep shunt-latch shunt-calls shunt-admin-model shunt-conference
 
 # `make test-part PART=…`: the part's crates and its black-box tests.
 PARTS := agent softswitch relay edge mixer operator p4 conferences calls networks

@@ -600,7 +600,7 @@ fn start_conferences(core: &Arc<Core>, conferences: &Arc<Conferences>) {
     }
     keep_running(core, "counters of conferences".into(), move || {
         let conferences = Arc::clone(&counters);
-        async move { conferences.look().await }
+        async move { conferences.look_at_counters().await }
     });
 }
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from shunt.admin import AdminError
 from tests.tools.conference import rtcp
 from tests.agent_conference.lab import ROOM, Camera, Lab
 from tests.agent_conference.test_media import all_unbroken
@@ -127,32 +126,3 @@ def test_retransmissions_have_the_receivers_number(lab: Lab) -> None:
     assert set(asks.types[repair]) == {124}
     time.sleep(0.3)
     assert repair not in without.types
-
-
-def test_what_cannot_be_rewritten_is_refused_by_name(lab: Lab) -> None:
-    lab.create()
-    red = {"payload_type": 63, "encoding": "red", "clock_rate": 48_000, "channels": 2, "fmtp": "111/111"}
-    lab.join(lab.party("caller", "ann"), medium(opus(111), red))
-    bob = lab.party("callee", "bob")
-    many = [{"payload_type": 100 + at, "encoding": f"codec{at}", "clock_rate": 8_000} for at in range(5)]
-    for media, word in [
-        (medium(opus(109), red | {"fmtp": "109/109"}), "red/48000/2 of ann has payload types in its payload"),
-        (medium(opus(111)), "ann has payload type 63 for red/48000/2, and bob has none"),
-        (medium(opus(128), red), "payload_type 128"),
-    ]:
-        with pytest.raises(AdminError, match=word):
-            lab.join(bob, media)
-    assert lab.room()["participants"] == 1
-    lab.create("secure")
-    lab.join(lab.party("caller", "eve"), medium(opus(111), transport="RTP/SAVP"), name="secure")
-    with pytest.raises(AdminError, match="eve has payload type 111 for what bob has 109 for, and SRTP authenticates it"):
-        lab.join(bob, medium(opus(109), transport="RTP/SAVP"), name="secure")
-    lab.create("other")
-    lab.join(bob, medium(*many, name="video"), name="other")
-    with pytest.raises(AdminError, match="5 payload types of bob are others for cem, and the data plane rewrites 4"):
-        lab.join(lab.party("caller", "cem"), medium(*({**codec, "payload_type": codec["payload_type"] + 10} for codec in many), name="video"), name="other")
-    lab.join(lab.party("caller", "dan"), medium(*many, name="video"), name="other")
-    with pytest.raises(AdminError, match="dan has payload type 101 for codec1/8000, and bob has none"):
-        lab.ask(lambda client: client.update_participant("other", "bob", media=[medium(many[0], name="video")]))  # type: ignore[list-item]
-    (kept,) = [one["media"][0]["codecs"] for one in lab.room("other")["members"] if one["participant"] == "bob"]
-    assert len(kept) == 5, "the refused change has left something"

@@ -1,16 +1,10 @@
 //! Where conferences are kept for the next agent: a file for each in one folder, or in the journal that the agents of a pair share.
 
-use super::accounting::Account;
-use serde::{Deserialize, Serialize};
-use shunt_admin::TilingWish;
-use shunt_calls::Counters;
+use shunt_conference::book::{FORMAT, Kept};
 use shunt_journal::Documents;
-use shunt_net::{Endpoint, FiveTuple};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Of a conference; others are left alone.
-pub const FORMAT: u32 = 2;
 /// What the name of a conference in the journal begins with.
 const DOCUMENT: &str = "conference:";
 
@@ -19,144 +13,6 @@ const DOCUMENT: &str = "conference:";
 pub enum Store {
     Folder(PathBuf),
     Shared(Documents),
-}
-
-/// A conference as it is kept.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Kept {
-    pub format: u32,
-    pub conference: String,
-    pub started_us: u64,
-    pub participants: Vec<KeptParticipant>,
-    /// (sender, receiver, quality).
-    pub qualities: Vec<(String, String, String)>,
-    /// (sender, receiver, medium, level).
-    pub levels: Vec<(String, String, String, usize)>,
-    /// Of relay entries that were another receiver's before.
-    #[serde(default)]
-    pub bases: Vec<KeptBase>,
-    /// Where its audio is mixed.
-    #[serde(default)]
-    pub mixer: Option<KeptMixer>,
-    #[serde(default)]
-    pub announcements: bool,
-    /// The tiled streams that are wanted, and where they are made.
-    #[serde(default)]
-    pub tiling: Option<KeptTiling>,
-    #[serde(default)]
-    pub tiler: Option<KeptMixer>,
-    /// Where its columns are made, of two levels.
-    #[serde(default)]
-    pub columns: Vec<(u16, KeptMixer)>,
-}
-
-/// Tiled streams as they were.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptTiling {
-    pub wish: TilingWish,
-    pub streams: Vec<KeptStream>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptStream {
-    pub ssrc: u32,
-    /// (place, participant, SSRC of its pictures).
-    pub tiles: Vec<(u8, String, u32)>,
-    /// (number, SSRC).
-    #[serde(default)]
-    pub columns: Vec<(u8, u32)>,
-}
-
-/// The mixer that a job of a conference is placed on.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptMixer {
-    /// Its control socket.
-    pub control: String,
-    /// Where it takes the medium, and the port that copies come from.
-    #[serde(rename = "audio")]
-    pub at: Endpoint,
-    pub port: u16,
-    /// The SSRC of each participant's mix.
-    pub ssrcs: Vec<(String, u32)>,
-}
-
-/// What a relay entry had counted when it became another receiver's.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptBase {
-    source: Endpoint,
-    destination: Endpoint,
-    packets: u64,
-    bytes: u64,
-    lost: Option<u64>,
-    reordered: Option<u64>,
-    duplicates: Option<u64>,
-}
-
-impl KeptBase {
-    #[must_use]
-    pub fn new(flow: &FiveTuple, counters: &Counters) -> Self {
-        Self {
-            source: flow.src,
-            destination: flow.dst,
-            packets: counters.packets,
-            bytes: counters.bytes,
-            lost: counters.lost,
-            reordered: counters.reordered,
-            duplicates: counters.duplicates,
-        }
-    }
-
-    #[must_use]
-    pub fn counters(&self) -> (FiveTuple, Counters) {
-        let counters = Counters {
-            packets: self.packets,
-            bytes: self.bytes,
-            lost: self.lost,
-            reordered: self.reordered,
-            duplicates: self.duplicates,
-            jitter_us: None,
-            jitter_max_us: None,
-        };
-        (FiveTuple::new(self.source, self.destination), counters)
-    }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptParticipant {
-    pub participant: String,
-    pub call: Option<String>,
-    pub joined_us: u64,
-    pub ice: Option<shunt_conference::ice::Credentials>,
-    #[serde(default)]
-    pub signalling: Option<serde_json::Value>,
-    pub encrypted: bool,
-    #[serde(default)]
-    pub mixed: shunt_admin::Mixed,
-    pub legs: Vec<KeptLeg>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptLeg {
-    pub medium: String,
-    pub port: u16,
-    pub transport: String,
-    pub source: Option<Endpoint>,
-    pub rtcp: Option<Endpoint>,
-    pub ssrcs: Vec<u32>,
-    pub repair: Vec<u32>,
-    pub payload_type: Option<u8>,
-    pub signalled: Vec<std::net::IpAddr>,
-    pub sends: bool,
-    pub receives: bool,
-    pub muxed: bool,
-    pub codecs: Vec<shunt_admin::Codec>,
-    pub layers: Option<shunt_admin::Layers>,
-    #[serde(default)]
-    pub destination: Option<Endpoint>,
-    #[serde(default)]
-    pub sent: Account,
-    #[serde(default)]
-    pub received: Account,
 }
 
 impl Store {

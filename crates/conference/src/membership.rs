@@ -59,7 +59,7 @@ pub enum MembershipError {
 /// A sender and a receiver.
 pub type Pair = (Name, Name);
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Conference {
     pub name: Name,
     /// In the order in which they joined.

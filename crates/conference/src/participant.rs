@@ -1,16 +1,23 @@
 //! A participant and its media.
 
+use crate::account::Account;
 use crate::adaptation::Medium;
 use crate::jobs::Job;
 use crate::mixing::Mixed;
 use crate::packets::Told;
 use crate::payload_types::PayloadType;
 use crate::tables::Name;
+use shunt_admin_model::{Codec, Layers};
+use shunt_latch::{Component, Latch, Time};
 use shunt_net::Endpoint;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// A medium of a participant; further ones of a medium (`video/2`) bring it one sender each.
+pub type LegKey = (Medium, u8);
 
 /// One medium of one participant: its relay address, and the source latched there.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Leg {
     pub relay: Endpoint,
     /// Where its packets come from, and go to. Of who only listens it is known from ICE, from its RTCP, or from signalling.
@@ -24,6 +31,26 @@ pub struct Leg {
     pub muxed: bool,
     pub told: Option<Told>,
     pub payload_types: Vec<PayloadType>,
+    /// What its transport, its codecs and its layers are by signalling.
+    pub transport: String,
+    pub codecs: Vec<Codec>,
+    pub layers: Option<Layers>,
+    /// The addresses that signalling names, and where it says that this medium is to go.
+    pub signalled: Vec<IpAddr>,
+    pub destination: Option<Endpoint>,
+    pub latch: Latch,
+    /// A change of source is being looked into.
+    pub moving: bool,
+    /// Where its RTCP came from last.
+    pub rtcp: Option<Endpoint>,
+    /// Of the first stream that was learned.
+    pub payload_type: Option<u8>,
+    pub new_ssrc_at: Option<Time>,
+    /// When its counters were read last.
+    pub packets: u64,
+    /// Of rows that are out: what came of it, and what went to it.
+    pub sent: Account,
+    pub received: Account,
 }
 
 impl Leg {
@@ -39,6 +66,19 @@ impl Leg {
             muxed: false,
             told: None,
             payload_types: Vec::new(),
+            transport: String::new(),
+            codecs: Vec::new(),
+            layers: None,
+            signalled: Vec::new(),
+            destination: None,
+            latch: Latch::new(Component::Rtp),
+            moving: false,
+            rtcp: None,
+            payload_type: None,
+            new_ssrc_at: None,
+            packets: 0,
+            sent: Account::default(),
+            received: Account::default(),
         }
     }
 }
@@ -50,13 +90,13 @@ pub struct Shown {
     pub ssrc: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Participant {
     pub name: Name,
     /// By medium; further ones of a medium only bring what [`Shown`] says.
-    pub legs: BTreeMap<(Medium, u8), Leg>,
+    pub legs: BTreeMap<LegKey, Leg>,
     /// What a leg brings, where a medium has more than one.
-    pub shows: BTreeMap<(Medium, u8), Shown>,
+    pub shows: BTreeMap<LegKey, Shown>,
     /// Connectivity checks come to its ports.
     pub ice: bool,
     /// Its media are authenticated, and nothing of them can be rewritten.
@@ -142,7 +182,7 @@ impl Participant {
     /// Give legs that receive to what is sent of a medium: what has one keeps it, and the first ones without get what is free.
     pub(crate) fn show(&mut self, medium: Medium, sent: &[Shown]) {
         self.shows.retain(|key, shown| key.0 != medium || sent.contains(shown));
-        let mine: Vec<(Medium, u8)> = self
+        let mine: Vec<LegKey> = self
             .legs
             .iter()
             .filter(|(key, leg)| key.0 == medium && leg.source.is_some() && leg.receives)
@@ -158,7 +198,7 @@ impl Participant {
             .map(|(_, shown)| shown)
             .collect();
         let waiting: Vec<Shown> = sent.iter().filter(|one| !brought.contains(one)).cloned().collect();
-        let free: Vec<(Medium, u8)> = mine.into_iter().filter(|key| !self.shows.contains_key(key)).collect();
+        let free: Vec<LegKey> = mine.into_iter().filter(|key| !self.shows.contains_key(key)).collect();
         self.shows.extend(free.into_iter().zip(waiting));
     }
 }

@@ -186,7 +186,7 @@ impl Planner {
 
     /// Rows that are in.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         self.inside.len()
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use shunt_conference::packets::{MediaPacket, Reader, Told};
 use shunt_conference::repair::{Answer, Begins, Cache};
 use shunt_conference::reports::{Request, for_receivers, requests};
-use shunt_conference::sequence::{Cadence, LowMemory, LowRetransmission, Outcome, Row, SequenceState, Verdict};
+use shunt_conference::sequence::{Cadence, LowRetransmission, Outcome, Row, SequenceState, Verdict};
 use shunt_conference::tables::Name;
 use shunt_latch::Time;
 use shunt_rtp::Header;
@@ -405,15 +405,6 @@ proptest! {
 
     #[test]
     fn no_rows_whatever_get_one_number_twice((start, steps) in rows(), resume_at in 0..80usize) {
-        let mut count = 0;
-        let mut low = LowMemory::new(Some(Cadence { mask: 0b1010, base: 1 }));
-        never_twice(start, &steps, |row| {
-            count += 1;
-            if count == resume_at {
-                low.resume();
-            }
-            low.accept(row)
-        });
         for options in [(true, 0, 16), (true, 8, 256), (false, 0, 16)] {
             let (learn, history, window) = options;
             let cadence = (!learn).then_some(Cadence { mask: 0b1010, base: 0 });

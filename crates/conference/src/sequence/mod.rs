@@ -1,4 +1,4 @@
-//! Sequence numbers of a receiver that does not get every layer: S-LM and S-LR (Scallop, section 6.2), and the change of decode target.
+//! Sequence numbers of a receiver that does not get every layer: S-LR (Scallop, section 6.2), and the change of decode target.
 //!
 //! A receiver takes a missing number for a loss. Numbers of suppressed packets therefore have to go, and numbers of packets that the network
 //! lost have to stay: the receiver asks for those again. A number too many costs one request for nothing; two packets under one number break
@@ -6,27 +6,24 @@
 //! is closed only where all that was in it is known to be suppressed.
 //!
 //! Everything is 16 bits wide and modulo 65536. The state is a handful of words, and a packet reads and writes each of them at most once, in
-//! the order of the table: that is what one pass through a Tofino's register arrays allows. The data plane runs the same algorithms; here
-//! they mirror it where the agent has to know which packet has which number ([`crate::repair`]).
+//! the order of the table: that is what one pass through a Tofino's register arrays allows. The data plane runs the same algorithm; here
+//! it is mirrored because the agent has to know which packet has which number ([`crate::repair`]). S-LM runs on switches alone (p4/conference.p4).
 //!
-//! | word | halves | S-LM | S-LR |
-//! | --- | --- | --- | --- |
-//! | HIGH | highest number, mode | x | x |
-//! | FRAME | its frame number, its marks | x | x |
-//! | CADENCE | one bit for each of four frames, hold | x | learned from what passes |
-//! | OFFSET | what is taken from the number | x | x |
-//! | FLOOR | lowest number, first frame of the packets to which the offset applies | | x |
-//! | OPEN | whether the number before is unused | x | |
-//! | USED | numbers given out lately | | x |
+//! | word | halves |
+//! | --- | --- |
+//! | HIGH | highest number, mode |
+//! | FRAME | its frame number, its marks |
+//! | CADENCE | one bit for each of four frames, hold; learned from what passes |
+//! | OFFSET | what is taken from the number |
+//! | FLOOR | lowest number, first frame of the packets to which the offset applies |
+//! | USED | numbers given out lately |
 //!
 //! S-LR sees every packet of the stream, also those it suppresses; it runs once for each stream and decode target, and [`SequenceState`] follows once
-//! for each receiver. S-LM sees only what its receiver gets.
+//! for each receiver.
 
-mod low_memory;
 mod low_retransmission;
 mod sequence_state;
 
-pub use low_memory::LowMemory;
 pub use low_retransmission::{LowRetransmission, Options};
 pub use sequence_state::SequenceState;
 

@@ -1,14 +1,12 @@
 //! Mixes of audio: what a mixer is told of them, and what it reports.
 
-use super::Conferences;
-use super::mixer_client::{Audio, Codec, Description, Listing, Mix, Participant};
-use super::mixers::random_ssrc;
-use super::state::Room;
-use shunt_admin::{Failure, FailureKind};
-use shunt_conference::adaptation::{Medium, OWN_SSRC};
-use shunt_conference::jobs::Job;
-use shunt_conference::reports::for_receivers;
-use shunt_conference::tables::Name;
+use super::{Book, Random, Room, Turn};
+use crate::adaptation::{Medium, OWN_SSRC};
+use crate::jobs::Job;
+use crate::mixer::{Audio, Codec, Description, Listing, Mix, Participant};
+use crate::reports::for_receivers;
+use crate::tables::Name;
+use shunt_admin_model::{Failure, FailureKind};
 use shunt_net::Endpoint;
 use shunt_rtp::rtcp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +26,9 @@ pub struct Mixes {
 
 impl Room {
     /// What a mixer is told of the audio, copies of which come from this port. Who has got no SSRC for its mix yet gets one. `None`: nobody gets a mix.
-    pub fn describe_mixes(&mut self, address: IpAddr, port: u16) -> Option<Description> {
+    pub(super) fn describe_mixes(&mut self, random: &mut Random, address: IpAddr, port: u16) -> Option<Description> {
         let Self {
             conference,
-            members,
             mixes,
             announcements,
             ..
@@ -43,9 +40,8 @@ impl Room {
         for one in conference.participants.iter().filter(|one| one.mixer.is_none()) {
             let Some(leg) = one.leg(Medium::Audio) else { continue };
             let carried = |ssrc: &&u32| conference.conflict(&one.name, Medium::Audio, **ssrc).is_none();
-            let member = members.get(&one.name);
             let codecs = |further: u8| {
-                let named = member.and_then(|member| member.legs.get(&(Medium::Audio, further)));
+                let named = one.legs.get(&(Medium::Audio, further));
                 let named: Vec<Codec> = named.map(|leg| leg.codecs.iter().map(codec).collect()).unwrap_or_default();
                 if named.is_empty() {
                     STATIC.iter().map(unnamed).collect()
@@ -57,7 +53,7 @@ impl Room {
                 let own = one.mix()?.number;
                 Some(Mix {
                     to: to.relay,
-                    ssrc: *mixes.ssrcs.entry(one.name.clone()).or_insert_with(random_ssrc),
+                    ssrc: *mixes.ssrcs.entry(one.name.clone()).or_insert_with(|| random.next()),
                     codec: codecs(further).into_iter().find(|codec| codec.payload_type == own)?,
                 })
             });
@@ -82,24 +78,23 @@ impl Room {
 
 impl Room {
     /// RTCP of the mixer: to each receiver what is of its own mix.
-    pub fn share_mixes(&self, data: &[u8]) {
+    pub fn share_mixes(&self, turn: &mut Turn, data: &[u8]) {
         for (name, ssrc) in &self.mixes.ssrcs {
             let Some(one) = self.conference.get(name).filter(|one| one.mixed) else {
                 continue;
             };
             let to = one.mix_leg().and_then(|(further, _)| self.leg(name, (Medium::Audio, further)));
-            if let Some((leg, state)) = to
-                && let Some(source) = leg.source
+            if let Some(leg) = to
                 && let Ok(reports) = for_receivers(data, |one| one == *ssrc)
                 && !reports.is_empty()
             {
-                state.send_rtcp(source, leg.muxed, &reports);
+                turn.send_rtcp(leg, &reports);
             }
         }
     }
 
     /// RTCP of a participant: the mixer gets its reports on its mix.
-    pub fn report_mix(&self, name: &Name, data: &[u8]) {
+    pub fn report_mix(&self, turn: &mut Turn, name: &Name, data: &[u8]) {
         let Some(ssrc) = self.mixes.ssrcs.get(name) else { return };
         let items = rtcp::walk(data).map_while(Result::ok);
         let blocks: Vec<rtcp::Report> = items
@@ -107,10 +102,8 @@ impl Room {
             .filter(|block| block.ssrc == *ssrc)
             .collect();
         let mixer = self.leg(&Job::Mixes.participant(), (Medium::Audio, 0));
-        if let (false, Some((leg, state))) = (blocks.is_empty(), mixer)
-            && let Some(source) = leg.source
-        {
-            state.send_rtcp(source, leg.muxed, &rtcp::receiver_report(OWN_SSRC, &blocks));
+        if let (false, Some(leg)) = (blocks.is_empty(), mixer) {
+            turn.send_rtcp(leg, &rtcp::receiver_report(OWN_SSRC, &blocks));
         }
     }
 }
@@ -123,7 +116,7 @@ fn unnamed((payload_type, encoding): &(u8, &str)) -> Codec {
     }
 }
 
-fn codec(one: &shunt_admin::Codec) -> Codec {
+fn codec(one: &shunt_admin_model::Codec) -> Codec {
     Codec {
         payload_type: one.payload_type,
         encoding: one.encoding.clone(),
@@ -131,17 +124,14 @@ fn codec(one: &shunt_admin::Codec) -> Codec {
     }
 }
 
-impl Conferences {
+impl Book {
     /// Conferences that are on a mixer, and participants who get a mix.
     #[must_use]
     pub fn mixed_sizes(&self) -> (usize, usize) {
-        self.with(|state| {
-            let mut sizes = (0, 0);
-            for room in state.rooms.values().filter(|room| room.placed.contains_key(&Job::Mixes)) {
-                sizes.0 += 1;
-                sizes.1 += room.conference.participants.iter().filter(|one| one.mixed).count();
-            }
-            sizes
+        let rooms = self.rooms.values().filter(|room| room.placed.contains_key(&Job::Mixes));
+        rooms.fold((0, 0), |(count, sum), room| {
+            let mixed = room.conference.participants.iter().filter(|one| one.mixed);
+            (count + 1, sum + mixed.count())
         })
     }
 
@@ -149,58 +139,49 @@ impl Conferences {
     ///
     /// # Errors
     /// There is no such conference, or no mixer.
-    pub fn set_announcements(&self, conference: &str, wanted: bool) -> Result<(), Failure> {
-        self.with(|state| {
-            let room = state.room_mut(conference)?;
-            if wanted && !room.conference.mixing {
-                return Err(Failure::new(FailureKind::Invalid, "there is no mixer (conference.mixer)"));
-            }
-            room.announcements = wanted;
-            let name = room.conference.name.clone();
-            self.kept(state, &name);
-            Ok(())
-        })
+    pub fn set_announcements(&mut self, turn: &mut Turn, conference: &str, wanted: bool) -> Result<(), Failure> {
+        let room = self.room_mut(conference)?;
+        if wanted && !room.conference.mixing {
+            return Err(Failure::new(FailureKind::Invalid, "there is no mixer (conference.mixer)"));
+        }
+        room.announcements = wanted;
+        turn.kept(&room.conference.name);
+        Ok(())
     }
 
-    /// Who speaks, who has muted itself, and who has asked to leave.
-    pub async fn reported(&self, control: &str, listing: Listing) {
-        let mut leaving: Vec<(Name, String)> = Vec::new();
-        self.with(|state| {
-            for reported in listing.conferences {
-                let Some(room) = state.rooms.get_mut(reported.conference.as_str()) else {
-                    continue;
+    /// Who speaks, and who has muted itself. Returns who has asked to leave.
+    pub fn reported(&mut self, turn: &mut Turn, control: &str, listing: Listing) -> Vec<(Name, Name)> {
+        let mut leaving = Vec::new();
+        for reported in listing.conferences {
+            let Some(room) = self.rooms.get_mut(reported.conference.as_str()) else {
+                continue;
+            };
+            if !room.is_made_by(Job::Mixes, control, listing.epoch) {
+                continue;
+            }
+            let Room { conference, mixes, .. } = room;
+            let name = &conference.name;
+            let speaker = reported.speaker.map(Name::from).filter(|one| conference.get(one).is_some());
+            if speaker != mixes.speaker {
+                mixes.speaker.clone_from(&speaker);
+                turn.tell(name, "speaker", speaker.as_ref(), Some(Medium::Audio), |_| {});
+            }
+            for one in reported.participants {
+                let participant: Name = one.participant.as_str().into();
+                let changed = if one.muted {
+                    mixes.muted.insert(participant.clone())
+                } else {
+                    mixes.muted.remove(&participant)
                 };
-                let name = room.conference.name.clone();
-                if !room.is_made_by(Job::Mixes, control, listing.epoch) {
-                    continue;
+                if changed {
+                    let what = if one.muted { "muted" } else { "unmuted" };
+                    turn.tell(name, what, Some(&participant), Some(Medium::Audio), |_| {});
                 }
-                let mixes = &mut room.mixes;
-                let is_new = |one: &Name| room.conference.get(one).is_some();
-                let speaker: Option<Name> = reported.speaker.map(Name::from).filter(is_new);
-                if speaker != mixes.speaker {
-                    mixes.speaker.clone_from(&speaker);
-                    self.shared.tell(&name, "speaker", speaker.as_ref(), Some(Medium::Audio), |_| {});
-                }
-                for one in reported.participants {
-                    let participant: Name = one.participant.as_str().into();
-                    let changed = if one.muted {
-                        mixes.muted.insert(participant.clone())
-                    } else {
-                        mixes.muted.remove(&participant)
-                    };
-                    if changed {
-                        let what = if one.muted { "muted" } else { "unmuted" };
-                        self.shared.tell(&name, what, Some(&participant), Some(Medium::Audio), |_| {});
-                    }
-                    if one.leave {
-                        leaving.push((name.clone(), one.participant));
-                    }
+                if one.leave {
+                    leaving.push((name.clone(), participant));
                 }
             }
-        });
-        for (conference, participant) in leaving {
-            // It may have left just now.
-            let _ = self.leave(&conference, &participant, "keys").await;
         }
+        leaving
     }
 }

@@ -3,133 +3,19 @@
 //! A row counts for the leg whose relay address stands in it: streams for who sends them, copies for who gets them, relay entries for both. What a
 //! row has counted is added to its legs when it goes, or becomes another leg's; of who leaves, what its rows have counted until then.
 
-use super::state::{Place, Room, State};
-use serde::{Deserialize, Serialize};
-use shunt_admin::{MediumUsage, Usage};
+use super::{Book, Place, Room};
+use crate::account::{plain, since};
+use crate::diff::Step;
+use crate::rows::{Data, Key};
+use crate::tables::Name;
+use shunt_admin_model::MediumUsage;
 use shunt_calls::Counters;
-use shunt_conference::diff::Step;
-use shunt_conference::rows::{Data, Key};
-use shunt_conference::tables::Name;
-use shunt_net::FiveTuple;
-use shunt_plane::{Plane, PlaneError};
 use std::collections::{HashMap, HashSet};
 
 /// Counters of rows, as read just now.
 pub type Readings = HashMap<Key, Counters>;
 
-/// What rows that are out have counted for a leg.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Account {
-    usage: Usage,
-    /// No reading is lost.
-    complete: bool,
-}
-
-impl Default for Account {
-    fn default() -> Self {
-        Self {
-            usage: Usage::default(),
-            complete: true,
-        }
-    }
-}
-
-impl Account {
-    /// Add what a row has counted; `None`: nobody knows.
-    fn add(&mut self, counted: Option<Counters>) {
-        let Some(counted) = counted else {
-            self.complete = false;
-            return;
-        };
-        let usage = &mut self.usage;
-        usage.rows += 1;
-        usage.packets += counted.packets;
-        usage.bytes += counted.bytes;
-        let Some(lost) = counted.lost.filter(|_| counted.packets > 0) else {
-            return;
-        };
-        if let Some(jitter) = counted.jitter_us {
-            let (jitter, before) = (f64::from(jitter) / 1000.0, usage.measured as f64);
-            let sum = usage.jitter_ms.unwrap_or(0.0) * before + jitter * counted.packets as f64;
-            usage.jitter_ms = Some(sum / (before + counted.packets as f64));
-            usage.jitter_max_ms = Some(usage.jitter_max_ms.unwrap_or(0.0).max(jitter));
-        }
-        usage.measured += counted.packets;
-        usage.lost += lost;
-        usage.reordered += counted.reordered.unwrap_or(0);
-        usage.duplicates += counted.duplicates.unwrap_or(0);
-    }
-
-    fn told(&self) -> Option<Usage> {
-        self.complete.then_some(self.usage)
-    }
-}
-
-/// What was counted after `base`; all of it where the row counts anew.
-fn since(now: Counters, base: Option<&Counters>) -> Counters {
-    let Some(base) = base.filter(|base| base.packets <= now.packets) else {
-        return now;
-    };
-    let less = |now: Option<u64>, base: Option<u64>| now.map(|now| now.saturating_sub(base.unwrap_or(0)));
-    Counters {
-        packets: now.packets - base.packets,
-        bytes: now.bytes.saturating_sub(base.bytes),
-        lost: less(now.lost, base.lost),
-        reordered: less(now.reordered, base.reordered),
-        duplicates: less(now.duplicates, base.duplicates),
-        jitter_us: now.jitter_us,
-        jitter_max_us: None,
-    }
-}
-
-/// The packets of a copy, without what only a stream's reception says.
-fn plain(counted: Counters) -> Counters {
-    Counters {
-        packets: counted.packets,
-        bytes: counted.bytes,
-        ..Counters::default()
-    }
-}
-
-/// Read the counters of rows; those that are not there are left out.
-///
-/// # Errors
-/// The data plane does not answer.
-pub async fn read(plane: &Plane, keys: &[Key]) -> Result<Readings, PlaneError> {
-    let mut found = Readings::new();
-    let of = |wanted: fn(&Key) -> bool| keys.iter().filter(|key| wanted(key)).cloned().collect::<Vec<Key>>();
-    let mut plainly = of(|key| matches!(key, Key::Copy(..)));
-    let streams = of(|key| matches!(key, Key::Stream(..)));
-    if !streams.is_empty() {
-        match plane.reception(&streams).await? {
-            Some(read) => found.extend(read),
-            None => plainly.extend(streams),
-        }
-    }
-    if !plainly.is_empty() {
-        let read = plane.conference_counters(Some(&plainly)).await?;
-        found.extend(read.into_iter().map(|one| {
-            let counters = Counters {
-                packets: one.packets,
-                bytes: one.octets,
-                ..Counters::default()
-            };
-            (one.key, counters)
-        }));
-    }
-    let flow = |key: &Key| match key {
-        Key::Relay(flow) => Some(*flow),
-        _ => None,
-    };
-    let relays: Vec<FiveTuple> = keys.iter().filter_map(flow).collect();
-    if !relays.is_empty() {
-        let read = plane.counters(&relays).await?;
-        found.extend(read.into_iter().map(|(flow, counters)| (Key::Relay(flow), counters)));
-    }
-    Ok(found)
-}
-
-impl State {
+impl Book {
     /// Whose packets a row takes, and who gets them.
     fn owners(&self, key: &Key, data: &Data) -> [Option<&Place>; 2] {
         let at = |port: u16| self.at.get(&port);
@@ -191,8 +77,7 @@ impl State {
         for (place, sends) in [(sender, true), (receiver, false)] {
             let Some(place) = place else { continue };
             let room = self.rooms.get_mut(&place.conference);
-            let member = room.and_then(|room| room.members.get_mut(&place.participant));
-            if let Some(leg) = member.and_then(|member| member.legs.get_mut(&place.leg)) {
+            if let Some(leg) = room.and_then(|room| room.leg_mut(&place.participant, place.leg)) {
                 if sends {
                     leg.sent.add(counted);
                 } else {
@@ -232,12 +117,11 @@ impl State {
         participant: &str,
         keys: &[Key],
         read: Option<&Readings>,
-    ) -> Result<Vec<MediumUsage>, shunt_admin::Failure> {
-        let (one, member) = room.member(participant)?;
+    ) -> Result<Vec<MediumUsage>, shunt_admin_model::Failure> {
+        let (one, _) = room.member(participant)?;
         let mut made = Vec::new();
         for (key, leg) in &one.legs {
-            let Some(state) = member.legs.get(key) else { continue };
-            let (mut sent, mut received) = (state.sent, state.received);
+            let (mut sent, mut received) = (leg.sent, leg.received);
             for row in keys {
                 let Some(data) = self.planner.row(row) else { continue };
                 let base = match row {
@@ -258,8 +142,8 @@ impl State {
                 medium: super::leg_name(*key),
                 address: leg.relay,
                 latched: leg.source,
-                payload_type: state.payload_type,
-                codecs: state.codecs.clone(),
+                payload_type: leg.payload_type,
+                codecs: leg.codecs.clone(),
                 sent: sent.told(),
                 received: received.told(),
             });
@@ -274,49 +158,5 @@ fn receiving_port(data: &Data) -> Option<u16> {
         Data::Relay(new) => Some(new.src.port),
         Data::Copy(copy) => Some(copy.addresses.src.port),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counters(packets: u64, lost: Option<u64>, jitter_us: Option<u32>) -> Counters {
-        Counters {
-            packets,
-            bytes: packets * 200,
-            lost,
-            reordered: lost.map(|_| 0),
-            duplicates: lost.map(|_| 0),
-            jitter_us,
-            jitter_max_us: None,
-        }
-    }
-
-    #[test]
-    fn rows_are_summed_and_jitter_is_weighted_by_packets() {
-        let mut account = Account::default();
-        account.add(Some(counters(100, Some(3), Some(2000))));
-        account.add(Some(counters(300, Some(1), Some(6000))));
-        account.add(Some(counters(50, None, None)));
-        let usage = account.told().unwrap();
-        assert_eq!((usage.rows, usage.packets, usage.measured, usage.lost), (3, 450, 400, 4));
-        assert_eq!((usage.jitter_ms, usage.jitter_max_ms), (Some(5.0), Some(6.0)));
-    }
-
-    #[test]
-    fn a_lost_reading_leaves_no_figure_that_is_too_small() {
-        let mut account = Account::default();
-        account.add(Some(counters(100, None, None)));
-        account.add(None);
-        assert_eq!(account.told(), None);
-    }
-
-    #[test]
-    fn a_row_that_had_counted_for_others_counts_from_there_and_one_that_begins_anew_from_0() {
-        let base = counters(40, Some(2), None);
-        assert_eq!(since(counters(100, Some(5), None), Some(&base)).packets, 60);
-        assert_eq!(since(counters(100, Some(5), None), Some(&base)).lost, Some(3));
-        assert_eq!(since(counters(10, Some(0), None), Some(&base)).packets, 10);
     }
 }

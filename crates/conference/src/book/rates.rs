@@ -1,19 +1,21 @@
 //! What the data plane has counted: rates of what is sent, signs of life, and streams of which copies are wanted.
 
-use super::Shared;
-use super::state::{Room, State};
+use super::{Book, Place, Room, Turn};
+use crate::adaptation::Medium;
+use crate::membership::{TARGETS, stream_of};
+use crate::repair::{Begins, Cache};
+use crate::rows::{Counted, Key};
+use crate::tables::{Name, Source};
+use shunt_admin_model::Failure;
 use shunt_calls::Counters;
-use shunt_conference::adaptation::Medium;
-use shunt_conference::membership::{TARGETS, stream_of};
-use shunt_conference::repair::{Begins, Cache};
-use shunt_conference::rows::{Counted, Key};
-use shunt_conference::tables::{Name, Source};
 use shunt_latch::Time;
 use shunt_net::FiveTuple;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 const WEIGHT: f64 = 0.5;
+/// Seconds between two looks at streams whose layers are not known.
+const STRUCTURES_EVERY: u64 = 2;
 /// Streams of which the agent has copies without having been asked for a packet of them: a small system has a cache of each.
 const SPARE: usize = 64;
 /// Streams of which it has copies at most; each has at most 640 packets a second.
@@ -66,10 +68,32 @@ impl Meter {
     }
 }
 
-impl State {
+impl Book {
+    /// A second has passed; whether there is anything to count.
+    pub fn second(&mut self, turn: &mut Turn) -> bool {
+        let ready = self.problem.is_none();
+        if !ready {
+            // Without a data plane no packet is counted.
+            for room in self.rooms.values_mut() {
+                room.members.values_mut().for_each(|member| member.last_packet = turn.now);
+            }
+        }
+        ready && !self.rooms.is_empty()
+    }
+
+    /// What follows from the counters of this second. `observed`: a policy outside of the agent gets estimates.
+    pub fn consider(&mut self, turn: &mut Turn, observed: bool) {
+        self.seconds += 1;
+        self.try_levels(turn, observed);
+        self.choose_copied(turn);
+        if self.seconds.is_multiple_of(STRUCTURES_EVERY) {
+            self.want_structures(turn);
+        }
+    }
+
     /// Counters of rows of `conference` and `layer`.
-    pub fn counted(&mut self, shared: &Shared, read: Vec<Counted>) {
-        let now = shared.clock.now();
+    pub fn counted(&mut self, turn: &Turn, read: Vec<Counted>) {
+        let now = turn.now;
         let mut layers: HashMap<(u32, u8), u64> = HashMap::new();
         let mut streams: HashMap<(Name, Name, Medium), Vec<(u32, Counted)>> = HashMap::new();
         for one in read {
@@ -78,7 +102,7 @@ impl State {
                     layers.insert((number, template), one.octets);
                 }
                 Key::Stream(flow, ssrc) => {
-                    if let Some(place) = self.at.get(&flow.dst.port).filter(|_| flow.dst.addr == shared.address) {
+                    if let Some(place) = self.at.get(&flow.dst.port).filter(|_| flow.dst.addr == self.settings.address) {
                         let of = (place.conference.clone(), place.participant.clone(), place.leg.0);
                         streams.entry(of).or_default().push((ssrc, one));
                     }
@@ -100,7 +124,7 @@ impl State {
                 let source = Source {
                     conference: conference.clone(),
                     sender: sender.clone(),
-                    stream: shunt_conference::membership::stream_name(medium, ssrc),
+                    stream: crate::membership::stream_name(medium, ssrc),
                 };
                 for ((number, template), row) in self.planner.numbering.rows(&source) {
                     if let Some(octets) = layers.get(&(number, template)) {
@@ -115,8 +139,8 @@ impl State {
     }
 
     /// Counters of relay entries, of conferences of two.
-    pub fn relayed(&mut self, shared: &Shared, read: &[(FiveTuple, Counters)]) {
-        let now = shared.clock.now();
+    pub fn relayed(&mut self, turn: &Turn, read: &[(FiveTuple, Counters)]) {
+        let now = turn.now;
         for (flow, counters) in read {
             let Some(place) = self.at.get(&flow.dst.port).cloned() else {
                 continue;
@@ -127,7 +151,7 @@ impl State {
             note_packets(room, &place.participant, place.leg.0, counters.packets, now);
             let ssrcs: Vec<u32> = room
                 .leg(&place.participant, place.leg)
-                .map(|(leg, _)| leg.ssrcs.clone())
+                .map(|leg| leg.ssrcs.clone())
                 .unwrap_or_default();
             if let [ssrc] = ssrcs[..] {
                 room.packets
@@ -141,13 +165,32 @@ impl State {
     pub fn relay_keys(&self) -> Vec<FiveTuple> {
         let mut keys = Vec::new();
         for room in self.rooms.values() {
-            if self.planner.design(&room.conference.name) != Some(shunt_conference::trees::Design::TwoParty) {
+            if self.planner.design(&room.conference.name) != Some(crate::trees::Design::TwoParty) {
                 continue;
             }
             let legs = room.conference.participants.iter().flat_map(|one| one.legs.values());
             keys.extend(legs.filter_map(|leg| Some(FiveTuple::new(leg.source?, leg.relay))));
         }
         keys
+    }
+
+    /// The relay entries of one conference, if it is of two; and whether it has copies.
+    ///
+    /// # Errors
+    /// There is no such conference.
+    pub fn counters_of(&self, name: &str) -> Result<(Vec<FiveTuple>, bool), Failure> {
+        self.room(name)?;
+        let keys = self.relay_keys().into_iter();
+        let relays = keys.filter(|key| self.at.get(&key.dst.port).is_some_and(|place| &*place.conference == name));
+        Ok((relays.collect(), self.planner.copies(name).next().is_some()))
+    }
+
+    /// The rows and the relay entry that a leg's packets come by.
+    #[must_use]
+    pub fn rows_of_leg(&self, place: &Place) -> Option<(Vec<Key>, FiveTuple)> {
+        let leg = self.rooms.get(&place.conference)?.leg(&place.participant, place.leg)?;
+        let flow = FiveTuple::new(leg.source?, leg.relay);
+        Some((leg.ssrcs.iter().map(|ssrc| Key::Stream(flow, *ssrc)).collect(), flow))
     }
 
     /// Who has sent nothing for this long and is not on hold.
@@ -166,12 +209,12 @@ impl State {
     }
 
     /// Choose the streams of which the agent has copies: first those that somebody has other numbers of, or has missed packets of.
-    pub fn choose_copied(&mut self, shared: &Shared) {
+    fn choose_copied(&mut self, turn: &mut Turn) {
         if self.planner.keeps_registers() {
             // A switch numbers copies by rules that caches do not know: a receiver who misses packets gets a key frame, or the sender is asked.
             return;
         }
-        let now = shared.clock.now();
+        let now = turn.now;
         let (mut needed, mut others) = (Vec::new(), Vec::new());
         for room in self.rooms.values_mut() {
             room.nacked.retain(|_, at| now.since(*at) < NACKED);
@@ -221,7 +264,7 @@ impl State {
             }
         }
         for name in changed {
-            self.touch(shared, &name);
+            turn.touch(&name);
         }
     }
 }
@@ -249,11 +292,11 @@ fn new_cache(room: &Room, source: &Source) -> Cache {
 
 /// The counters of a leg have grown, or begin anew: the participant sends.
 fn note_packets(room: &mut Room, participant: &Name, medium: Medium, packets: u64, now: Time) {
-    if let Some(member) = room.members.get_mut(participant)
-        && let Some(state) = member.legs.get_mut(&(medium, 0))
-        && state.packets != packets
-    {
-        state.packets = packets;
+    let Some(leg) = room.leg_mut(participant, (medium, 0)).filter(|leg| leg.packets != packets) else {
+        return;
+    };
+    leg.packets = packets;
+    if let Some(member) = room.members.get_mut(participant) {
         member.last_packet = now;
     }
 }

@@ -1,20 +1,20 @@
 //! Conferences as the admin API shows them.
 
-use super::copies::Reading;
-use super::leg_name;
-use super::state::{Member, Room, State, asked};
-use shunt_admin::{
-    Conference, ConferenceSummary, CopiedStream, Direction, PairQuality, Participant, ParticipantMedium, Quality, StreamRate, Subscription,
-    Unjoined,
+use super::wanted::asked;
+use super::{Book, Member, Room, leg_name};
+use crate::adaptation::Medium;
+use crate::ice::Credentials;
+use crate::jobs::Job;
+use crate::membership::{TARGETS, stream_of};
+use crate::participant::Leg;
+use crate::rows::Key;
+use crate::tables::Name;
+use shunt_admin_model::{
+    Conference, ConferenceSummary, CopiedStream, Direction, Failure, PairQuality, Participant, ParticipantMedium, Quality, StreamRate,
+    Subscription, Unjoined,
 };
-use shunt_conference::adaptation::Medium;
-use shunt_conference::ice::Credentials;
-use shunt_conference::jobs::Job;
-use shunt_conference::membership::{TARGETS, stream_of};
-use shunt_conference::participant::Leg;
-use shunt_conference::tables::Name;
 use shunt_latch::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A quality as the API names it.
 #[must_use]
@@ -35,6 +35,14 @@ pub fn medium(quality: Quality) -> Medium {
     }
 }
 
+/// What copies have counted, at one reading of all of them.
+#[derive(Debug)]
+pub struct Reading {
+    pub packets: HashMap<Key, u64>,
+    /// No count is older.
+    pub begun: Time,
+}
+
 /// The direction of a leg, as its participant sees it.
 #[must_use]
 pub fn direction(leg: &Leg) -> Direction {
@@ -51,27 +59,23 @@ fn bits(rate: f64) -> u64 {
 }
 
 #[must_use]
-pub fn summary(state: &State, room: &Room) -> ConferenceSummary {
-    let design = state.planner.design(&room.conference.name);
+pub fn summary(book: &Book, room: &Room) -> ConferenceSummary {
+    let design = book.planner.design(&room.conference.name);
     ConferenceSummary {
         conference: room.conference.name.as_bytes().into(),
         participants: room.people().count() as u64,
         design: design.map_or_else(|| "empty".to_owned(), |design| design.name().to_ascii_lowercase()),
-        problem: room.problem.clone().or_else(|| state.problem.clone()),
+        problem: room.problem.clone().or_else(|| book.problem.clone()),
     }
 }
 
 #[must_use]
-pub fn participant(room: &Room, one: &shunt_conference::participant::Participant, member: &Member, now: Time) -> Participant {
+pub fn participant(room: &Room, one: &crate::participant::Participant, member: &Member, now: Time) -> Participant {
     let media = one.legs.iter().map(|(key, leg)| {
         let rates = room.rates.get(&(one.name.clone(), key.0)).map_or(&[][..], Vec::as_slice);
         let streams = leg.ssrcs.iter().map(|ssrc| StreamRate {
             ssrc: *ssrc,
-            payload_type: member
-                .legs
-                .get(key)
-                .and_then(|state| state.payload_type)
-                .filter(|_| !leg.repair.contains(ssrc)),
+            payload_type: leg.payload_type.filter(|_| !leg.repair.contains(ssrc)),
             packets: room.packets.get(&(one.name.clone(), key.0, *ssrc)).copied().unwrap_or(0),
             bits_per_s: rates.last().copied().map(bits),
             targets_bits_per_s: rates.iter().copied().map(bits).collect(),
@@ -81,16 +85,15 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
                 .conflict(&one.name, key.0, *ssrc)
                 .map(|owner| owner.as_bytes().into()),
         });
-        let state = member.legs.get(key);
         ParticipantMedium {
             medium: leg_name(*key),
             address: leg.relay,
             direction: direction(leg),
             latched: leg.source,
-            contested: state.is_some_and(|state| state.latch.is_contested()),
-            transport: state.map(|state| state.transport.clone()).unwrap_or_default(),
-            codecs: state.map(|state| state.codecs.clone()).unwrap_or_default(),
-            layers: state.and_then(|state| state.layers.clone()),
+            contested: leg.latch.is_contested(),
+            transport: leg.transport.clone(),
+            codecs: leg.codecs.clone(),
+            layers: leg.layers.clone(),
             rtcp_mux: leg.muxed,
             shows: one.shows.get(key).map(|shown| shown.sender.as_bytes().into()),
             shows_ssrc: one.shows.get(key).and_then(|shown| shown.ssrc),
@@ -105,10 +108,13 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
         silent_s: now.since(member.last_packet).as_secs_f64(),
         encrypted: one.encrypted,
         media: media.collect(),
-        ice: member.ice.as_ref().map(|Credentials { ufrag, password }| shunt_admin::Credentials {
-            ufrag: ufrag.clone(),
-            password: password.clone(),
-        }),
+        ice: member
+            .ice
+            .as_ref()
+            .map(|Credentials { ufrag, password }| shunt_admin_model::Credentials {
+                ufrag: ufrag.clone(),
+                password: password.clone(),
+            }),
         signalling: member.signalling.clone(),
         mixed: asked(one.wish),
         gets_mix: room.conference.is_mixed(&one.name),
@@ -119,10 +125,10 @@ pub fn participant(room: &Room, one: &shunt_conference::participant::Participant
 
 /// A conference with the packets that its copies have counted, of the latest reading that there is.
 #[must_use]
-pub fn conference(state: &State, room: &Room, counted: Option<&Reading>, now: Time) -> Conference {
+fn conference(book: &Book, room: &Room, counted: Option<&Reading>, now: Time) -> Conference {
     let members = room.people().map(|(one, member)| participant(room, one, member, now));
     Conference {
-        summary: summary(state, room),
+        summary: summary(book, room),
         started_us: room.started_us,
         members: members.collect(),
         mixing: room.conference.mixing,
@@ -150,7 +156,7 @@ pub fn conference(state: &State, room: &Room, counted: Option<&Reading>, now: Ti
                 quality: quality(*highest),
             })
             .collect(),
-        subscriptions: subscriptions(state, room, counted),
+        subscriptions: subscriptions(book, room, counted),
         counters_age_s: counted.map(|counted| now.since(counted.begun).as_secs_f64()),
     }
 }
@@ -158,12 +164,12 @@ pub fn conference(state: &State, room: &Room, counted: Option<&Reading>, now: Ti
 /// Of each sender, receiver and medium, what each SSRC's copies have counted.
 type Copied = BTreeMap<(Name, Name, Medium), BTreeMap<u32, Option<u64>>>;
 
-fn copied(state: &State, room: &Room, counted: Option<&Reading>) -> Copied {
+fn copied(book: &Book, room: &Room, counted: Option<&Reading>) -> Copied {
     let mut found = Copied::new();
-    for (key, copy) in state.planner.copies(&room.conference.name) {
+    for (key, copy) in book.planner.copies(&room.conference.name) {
         if let Some((medium, ssrc)) = stream_of(&copy.source.stream) {
             // Who is on hold, or has no address yet, has no row.
-            if !state.planner.holds(&key) || !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
+            if !book.planner.holds(&key) || !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
                 continue;
             }
             let of = (copy.source.sender.clone(), copy.receiver.clone(), medium);
@@ -194,7 +200,7 @@ fn copied(state: &State, room: &Room, counted: Option<&Reading>) -> Copied {
     found
 }
 
-fn subscriptions(state: &State, room: &Room, counted: Option<&Reading>) -> Vec<Subscription> {
+fn subscriptions(book: &Book, room: &Room, counted: Option<&Reading>) -> Vec<Subscription> {
     let subscription = |((sender, receiver, of), streams): ((Name, Name, Medium), BTreeMap<u32, Option<u64>>)| {
         let pair = (sender.clone(), receiver.clone());
         let level = room.conference.levels.get(&(pair.clone(), of)).copied().unwrap_or(TARGETS);
@@ -218,5 +224,27 @@ fn subscriptions(state: &State, room: &Room, counted: Option<&Reading>) -> Vec<S
             reported: room.adaptation.reported(&sender, of) == Some(&receiver),
         }
     };
-    copied(state, room, counted).into_iter().map(subscription).collect()
+    copied(book, room, counted).into_iter().map(subscription).collect()
+}
+
+impl Book {
+    #[must_use]
+    pub fn list(&self) -> Vec<ConferenceSummary> {
+        self.rooms.values().map(|room| summary(self, room)).collect()
+    }
+
+    /// Conferences, participants, and rows in the data plane.
+    #[must_use]
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        let participants = self.rooms.values().map(|room| room.people().count()).sum();
+        (self.rooms.len(), participants, self.planner.row_count())
+    }
+
+    /// A conference, with what its copies have counted.
+    ///
+    /// # Errors
+    /// There is no such conference.
+    pub fn look(&self, name: &str, counted: Option<&Reading>, now: Time) -> Result<Conference, Failure> {
+        Ok(conference(self, self.room(name)?, counted, now))
+    }
 }

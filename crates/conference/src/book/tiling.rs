@@ -1,21 +1,19 @@
-//! Tiled streams: what is wanted, what mixers are told of them, and what they say. Which tile is whose is [`shunt_conference::tiles`]'s.
+//! Tiled streams: what is wanted, what mixers are told of them, and what they say. Which tile is whose is [`crate::tiles`]'s.
 
-use super::Conferences;
-use super::mixer_client::{
+use super::kept::{KeptStream, KeptTiling};
+use super::wanted::check_name;
+use super::{Book, Level, Random, Room, Turn};
+use crate::adaptation::Medium;
+use crate::jobs::Job;
+use crate::mixer::{
     Description, Stream as DescribedStream, Tile as DescribedTile, TileState, TiledStream as SaidStream, Tiling as DescribedTiling, Tilings,
 };
-use super::mixers::random_ssrc;
-use super::state::{self, Room, State};
-use super::store::{KeptStream, KeptTiling};
-use shunt_admin::{Failure, FailureKind, TiledCodec, TiledColumn, TiledStream, TilingWish, Untiled};
-use shunt_conference::adaptation::Medium;
-use shunt_conference::jobs::Job;
-use shunt_conference::participant::{Leg, Participant};
-use shunt_conference::payload_types::PayloadType;
-use shunt_conference::tables::Name;
-use shunt_conference::tiles::{Column, Made, MadeTile, Shape, Source, Stream, Tile, Tiles};
-use shunt_conference::tiling::Tiling as Wanted;
-use shunt_latch::Time;
+use crate::participant::{Leg, Participant};
+use crate::payload_types::PayloadType;
+use crate::tables::Name;
+use crate::tiles::{Column, Made, MadeTile, Shape, Source, Stream, Tile, Tiles};
+use crate::tiling::Tiling as Wanted;
+use shunt_admin_model::{Failure, FailureKind, TiledCodec, TiledColumn, TiledStream, TilingWish, Untiled};
 use shunt_net::Endpoint;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -99,7 +97,7 @@ fn check(wish: &TilingWish) -> Result<Wanted, Failure> {
     }
     let shape = shape(wish).map_err(invalid)?;
     let names = wish.receivers.as_ref().map(|names| {
-        let names = names.iter().map(|name| state::check_name("receiver", &name.as_text()));
+        let names = names.iter().map(|name| check_name("receiver", &name.as_text()));
         names.collect::<Result<_, _>>()
     });
     Ok(Wanted {
@@ -119,10 +117,10 @@ fn makes_the_same(one: &TilingWish, other: &TilingWish) -> bool {
 }
 
 /// What makes SSRCs that are nobody's, nor have been made before.
-fn fresh(mut used: HashSet<u32>) -> impl FnMut() -> u32 {
+fn fresh(random: &mut Random, mut used: HashSet<u32>) -> impl FnMut() -> u32 {
     move || {
         loop {
-            let ssrc = random_ssrc();
+            let ssrc = random.next();
             if used.insert(ssrc) {
                 return ssrc;
             }
@@ -186,7 +184,7 @@ impl Room {
     ///
     /// # Errors
     /// They cannot be.
-    pub fn set_tiling(&mut self, wish: Option<TilingWish>) -> Result<(), Failure> {
+    pub fn set_tiling(&mut self, turn: &mut Turn, wish: Option<TilingWish>) -> Result<(), Failure> {
         let mut wanted = wish.as_ref().map(check).transpose()?;
         let before = self.tiling.take();
         let goes_on = before.as_ref().zip(wish.as_ref());
@@ -195,7 +193,7 @@ impl Room {
                 wanted.tiles = before.tiles;
             }
         } else if before.is_some() {
-            self.say_over(Job::Tiles);
+            self.say_over(turn, Job::Tiles);
         }
         self.conference.tiling = wanted;
         self.conference.settle();
@@ -215,8 +213,8 @@ impl Room {
     ///
     /// # Errors
     /// They cannot be.
-    pub fn restore_tiling(&mut self, kept: KeptTiling) -> Result<(), Failure> {
-        self.set_tiling(Some(kept.wish))?;
+    pub fn restore_tiling(&mut self, turn: &mut Turn, kept: KeptTiling) -> Result<(), Failure> {
+        self.set_tiling(turn, Some(kept.wish))?;
         if let Some(tiling) = &mut self.conference.tiling {
             let streams = kept.streams.into_iter().map(restored);
             tiling.tiles = Tiles::restored(tiling.tiles.shape(), streams.collect());
@@ -244,8 +242,8 @@ impl Room {
     }
 
     /// Another mixer, or another run of it, makes the streams from now on: they are new ones, with the same tiles.
-    pub fn renew_tiles(&mut self, job: Job) {
-        let mut fresh = fresh(self.video_ssrcs());
+    pub(super) fn renew_tiles(&mut self, random: &mut Random, job: Job) {
+        let mut fresh = fresh(random, self.video_ssrcs());
         if let Some(tiling) = &mut self.conference.tiling {
             tiling.tiles.renew(job, &mut fresh);
             self.conference.settle();
@@ -283,7 +281,7 @@ impl Room {
         }
         let wanted = self.tiling.as_ref().map_or("", |tiling| codec(&tiling.wish));
         let is_wanted = |one: &PayloadType| one.codec.eq_ignore_ascii_case(wanted);
-        let sent = self.leg(&one.name, (Medium::Video, 0)).and_then(|(_, state)| state.payload_type);
+        let sent = self.leg(&one.name, (Medium::Video, 0)).and_then(|leg| leg.payload_type);
         let sent = leg.payload_types.iter().find(|one| Some(one.number) == sent);
         match sent {
             Some(sent) if !is_wanted(sent) => Err(format!("it sends {}, and not {wanted}", sent.codec)),
@@ -293,17 +291,14 @@ impl Room {
     }
 }
 
-impl Conferences {
+impl Book {
     /// Conferences whose video a mixer tiles, and participants whose video comes tiled.
     #[must_use]
     pub fn tiled_sizes(&self) -> (usize, usize) {
-        self.with(|state| {
-            let mut sizes = (0, 0);
-            for room in state.rooms.values().filter(|room| room.placed.contains_key(&Job::Tiles)) {
-                sizes.0 += 1;
-                sizes.1 += room.conference.participants.iter().filter(|one| one.tiled).count();
-            }
-            sizes
+        let rooms = self.rooms.values().filter(|room| room.placed.contains_key(&Job::Tiles));
+        rooms.fold((0, 0), |(count, sum), room| {
+            let tiled = room.conference.participants.iter().filter(|one| one.tiled);
+            (count + 1, sum + tiled.count())
         })
     }
 
@@ -311,42 +306,42 @@ impl Conferences {
     ///
     /// # Errors
     /// There is no such conference, they cannot be, or there is no mixer.
-    pub fn set_tiling(&self, conference: &str, wish: TilingWish) -> Result<shunt_admin::Tiling, Failure> {
-        self.with(|state| {
-            let room = state.room_mut(conference)?;
-            if !room.conference.mixing {
-                return Err(Failure::new(FailureKind::Invalid, "there is no mixer (conference.mixer)"));
-            }
-            let wanted = check(&wish)?;
-            for receiver in wanted.receivers.iter().flatten().filter_map(|name| room.conference.get(name)) {
-                wanted.serves(receiver).map_err(|reason| {
-                    let text = format!("receivers: {} can be given no tiles: {reason}", receiver.name);
-                    Failure::new(FailureKind::Invalid, text)
-                })?;
-            }
-            room.set_tiling(Some(wish))?;
-            let name = room.conference.name.clone();
-            self.check_video(state, &name);
-            self.assign_tiles(state, &name);
-            self.kept(state, &name);
-            let room = state.room(conference)?;
-            let none = || Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling"));
-            room.view_tiling().ok_or_else(none)
-        })
+    pub fn set_tiling(&mut self, turn: &mut Turn, conference: &str, wish: TilingWish) -> Result<shunt_admin_model::Tiling, Failure> {
+        let room = self.room_mut(conference)?;
+        if !room.conference.mixing {
+            return Err(Failure::new(FailureKind::Invalid, "there is no mixer (conference.mixer)"));
+        }
+        let wanted = check(&wish)?;
+        for receiver in wanted.receivers.iter().flatten().filter_map(|name| room.conference.get(name)) {
+            wanted.serves(receiver).map_err(|reason| {
+                let text = format!("receivers: {} can be given no tiles: {reason}", receiver.name);
+                Failure::new(FailureKind::Invalid, text)
+            })?;
+        }
+        room.set_tiling(turn, Some(wish))?;
+        let name = room.conference.name.clone();
+        self.check_video(turn, &name);
+        self.assign_tiles(turn, &name);
+        turn.kept(&name);
+        let none = || Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling"));
+        self.room(conference)?.view_tiling().ok_or_else(none)
     }
 
     /// Who gets no tiled streams any more gets everybody's video, except that of a codec which it has not named; of whom is told.
-    fn check_video(&self, state: &mut State, name: &Name) {
-        let pairs = state.planner.payload_types();
-        let Some(room) = state.rooms.get_mut(name) else { return };
+    fn check_video(&mut self, turn: &mut Turn, name: &Name) {
+        let pairs = self.planner.payload_types();
+        let Some(room) = self.rooms.get_mut(name) else { return };
         let before = room.conference.differing.clone();
         room.conference.check_video(pairs);
         for ((sender, receiver), differ) in &room.conference.differing {
             if before.contains_key(&(sender.clone(), receiver.clone())) {
                 continue;
             }
-            tracing::warn!("conference {name}: {receiver} gets no video of {sender}: {differ}");
-            self.shared.tell(name, "unjoined", Some(receiver), Some(Medium::Video), |facts| {
+            turn.log(
+                Level::Warn,
+                format!("conference {name}: {receiver} gets no video of {sender}: {differ}"),
+            );
+            turn.tell(name, "unjoined", Some(receiver), Some(Medium::Video), |facts| {
                 facts.insert("sender".into(), sender.to_string().into());
                 facts.insert("detail".into(), differ.to_string().into());
             });
@@ -357,39 +352,56 @@ impl Conferences {
     ///
     /// # Errors
     /// There is no such conference, or it has none.
-    pub fn end_tiling(&self, conference: &str) -> Result<(), Failure> {
-        self.with(|state| {
-            let room = state.room_mut(conference)?;
-            let name = room.conference.name.clone();
-            if room.tiling.is_none() {
-                return Err(Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling")));
-            }
-            room.set_tiling(None)?;
-            self.check_video(state, &name);
-            self.kept(state, &name);
-            Ok(())
-        })
+    pub fn end_tiling(&mut self, turn: &mut Turn, conference: &str) -> Result<(), Failure> {
+        let room = self.room_mut(conference)?;
+        let name = room.conference.name.clone();
+        if room.tiling.is_none() {
+            return Err(Failure::new(FailureKind::NotFound, format!("conference {name} has no tiling")));
+        }
+        room.set_tiling(turn, None)?;
+        self.check_video(turn, &name);
+        turn.kept(&name);
+        Ok(())
     }
 
     /// Tiles follow who is there.
-    pub fn assign_tiles(&self, state: &mut State, name: &Name) {
-        let now = self.shared.clock.now();
-        let Some(room) = state.rooms.get_mut(name) else { return };
+    pub(super) fn assign_tiles(&mut self, turn: &mut Turn, name: &Name) {
+        let Some(room) = self.rooms.get_mut(name) else { return };
         if room.tiling.is_none() {
             return;
         }
-        let (sources, mut fresh) = (room.sources(), fresh(room.video_ssrcs()));
+        let (sources, mut fresh) = (room.sources(), fresh(&mut self.random, room.video_ssrcs()));
         let tiling = room.conference.tiling.as_mut();
-        if tiling.is_some_and(|tiling| tiling.tiles.assign(&sources, &mut fresh, now)) {
+        if tiling.is_some_and(|tiling| tiling.tiles.assign(&sources, &mut fresh, turn.now)) {
             room.conference.settle();
-            self.tell_layout(room);
-            self.kept(state, name);
+            room.tell_layout(turn);
+            turn.kept(name);
         }
     }
 
+    /// What a mixer says of tiles.
+    pub fn tiled(&mut self, turn: &mut Turn, control: &str, tilings: Tilings) {
+        for one in tilings.tilings {
+            let Some((name, job)) = Job::of_tiling(&one.tiling) else { continue };
+            let room = self.rooms.get_mut(name);
+            let Some(room) = room.filter(|room| room.is_made_by(job, control, tilings.epoch)) else {
+                continue;
+            };
+            let mut changed = false;
+            for stream in one.streams {
+                changed |= room.take_tiled(turn, &mut self.random, job, stream);
+            }
+            if changed {
+                turn.kept(&room.conference.name);
+            }
+        }
+    }
+}
+
+impl Room {
     /// Which tile is whose, and who has none.
-    pub(super) fn tell_layout(&self, room: &Room) {
-        let Some(tiles) = room.tiles() else { return };
+    pub(super) fn tell_layout(&self, turn: &mut Turn) {
+        let Some(tiles) = self.tiles() else { return };
         let tile = |(place, tile): (&u8, &Tile)| serde_json::json!({"place": place, "participant": &*tile.participant});
         let stream = |stream: &Stream| {
             let tiles: Vec<_> = stream.tiles.iter().map(tile).collect();
@@ -400,48 +412,21 @@ impl Conferences {
         let untiled: Vec<_> = untiled
             .map(|(name, reason)| serde_json::json!({"participant": &**name, "reason": reason}))
             .collect();
-        self.shared
-            .tell(&room.conference.name, "layout", None, Some(Medium::Video), |facts| {
-                facts.insert("streams".into(), streams.into());
-                facts.insert("untiled".into(), untiled.into());
-            });
-    }
-
-    /// What a mixer says of tiles.
-    pub fn tiled(&self, control: &str, tilings: Tilings) {
-        let now = self.shared.clock.now();
-        self.with(|state| {
-            for one in tilings.tilings {
-                let Some((name, job)) = Job::of_tiling(&one.tiling) else { continue };
-                let Some(room) = state
-                    .rooms
-                    .get_mut(name)
-                    .filter(|room| room.is_made_by(job, control, tilings.epoch))
-                else {
-                    continue;
-                };
-                let mut changed = false;
-                for stream in one.streams {
-                    changed |= room.take_tiled(job, stream, now);
-                }
-                if changed {
-                    let name = room.conference.name.clone();
-                    self.kept(state, &name);
-                }
-            }
+        turn.tell(&self.conference.name, "layout", None, Some(Medium::Video), |facts| {
+            facts.insert("streams".into(), streams.into());
+            facts.insert("untiled".into(), untiled.into());
         });
     }
-}
 
-impl Room {
     /// What the mixer of a job says of a stream; whether somebody loses its tile for that.
-    fn take_tiled(&mut self, job: Job, stream: SaidStream, now: Time) -> bool {
-        let mut fresh = fresh(self.video_ssrcs());
+    fn take_tiled(&mut self, turn: &mut Turn, random: &mut Random, job: Job, stream: SaidStream) -> bool {
+        let mut fresh = fresh(random, self.video_ssrcs());
         let Some(tiling) = &mut self.conference.tiling else { return false };
         let said = stream.tiles.iter().map(TileState::said).collect();
-        let lost = tiling.tiles.take(job, stream.ssrc, said, &mut fresh, now);
+        let lost = tiling.tiles.take(job, stream.ssrc, said, &mut fresh, turn.now);
         for (participant, reason) in &lost {
-            tracing::info!("conference {}: {participant} loses its tile: {reason}", self.conference.name);
+            let name = &self.conference.name;
+            turn.log(Level::Info, format!("conference {name}: {participant} loses its tile: {reason}"));
         }
         if !lost.is_empty() {
             // The column of those who lose theirs has begun anew.
@@ -451,7 +436,7 @@ impl Room {
     }
 
     #[must_use]
-    pub fn view_tiling(&self) -> Option<shunt_admin::Tiling> {
+    pub fn view_tiling(&self) -> Option<shunt_admin_model::Tiling> {
         let (tiling, tiles) = (self.tiling.as_ref()?, self.tiles()?);
         let mixer = |job: Job| self.placed.get(&job).map(|placed| placed.control.clone());
         let lacking = tiles.jobs().into_iter().filter(|job| !self.placed.contains_key(job));
@@ -484,7 +469,7 @@ impl Room {
             participant: name.as_bytes().into(),
             reason: reason.clone(),
         };
-        Some(shunt_admin::Tiling {
+        Some(shunt_admin_model::Tiling {
             wish: tiling.wish.clone(),
             mixer: mixer(Job::Tiles),
             problem: lacking.filter_map(problem).next(),
@@ -494,9 +479,9 @@ impl Room {
     }
 }
 
-fn view_tile((place, tile): (&u8, &Tile)) -> shunt_admin::Tile {
+fn view_tile((place, tile): (&u8, &Tile)) -> shunt_admin_model::Tile {
     let shown = tile.shown();
-    shunt_admin::Tile {
+    shunt_admin_model::Tile {
         place: *place,
         participant: tile.participant.as_bytes().into(),
         source: tile.source,

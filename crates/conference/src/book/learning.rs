@@ -1,11 +1,10 @@
 //! Where participants are: sources that are latched, connectivity checks, SSRCs, and copies of packets.
 
-use super::Shared;
-use super::state::{Place, State};
+use super::{Book, Count, Decision, Level, Place, Turn};
+use crate::membership::stream_name;
+use crate::tables::Source;
+use crate::{frames, ice};
 use shunt_calls::Notice;
-use shunt_conference::membership::stream_name;
-use shunt_conference::tables::Source;
-use shunt_conference::{frames, ice};
 use shunt_latch::{Facts, Packet, Verdict};
 use shunt_net::Endpoint;
 use shunt_rtp::Header;
@@ -23,10 +22,16 @@ pub struct Asked {
     pub payload_type: Option<u8>,
 }
 
-impl State {
-    /// A packet to a conference's address that no row matches. `Some`: it is to be seen whether the old source still sends.
-    pub fn noticed(&mut self, shared: &Shared, notice: &Notice) -> Option<Asked> {
-        let now = shared.clock.now();
+impl Book {
+    /// A packet to a conference's address that no row matches.
+    pub fn noticed(&mut self, turn: &mut Turn, notice: &Notice) {
+        let _ = self.notice(turn, notice);
+    }
+
+    /// `None`: the notice ends here.
+    fn notice(&mut self, turn: &mut Turn, notice: &Notice) -> Option<()> {
+        let now = turn.now;
+        let policy = self.settings.policy;
         let (source, port) = (notice.key.src, notice.key.dst.port);
         let Some(place) = self.at.get(&port).cloned() else {
             // RTCP of a participant has the port after its RTP's.
@@ -47,20 +52,20 @@ impl State {
         let room = self.rooms.get_mut(&place.conference)?;
         if room.member(&place.participant).is_err() {
             // Where a mixer sends from it has said itself.
-            shared.counts.source_mismatches.inc();
+            turn.count(Count::SourceMismatch);
             return None;
         }
         let member = room.members.get_mut(&place.participant)?;
         let by_checks = member.ice.is_some();
-        let state = member.legs.get_mut(&place.leg)?;
+        let leg = room.conference.get_mut(&place.participant).ok()?.legs.get_mut(&place.leg)?;
         // Who sends from the very port that its SDP names may send to many: a gateway with one port for all its calls.
-        if state.destination != Some(source) {
+        if leg.destination != Some(source) {
             self.scanners.touched(now, source, port);
         }
-        let before = state.latch.learned();
+        let before = leg.latch.learned();
         if by_checks && before != Some(source) {
             // Where its media comes from is for its checks to say.
-            shared.counts.source_mismatches.inc();
+            turn.count(Count::SourceMismatch);
             return None;
         }
         let packet = Packet {
@@ -68,7 +73,7 @@ impl State {
             source,
             media: Some(media),
         };
-        let verdict = state.latch.observe(&shared.policy, &self.parties, &self.scanners, &packet, None);
+        let verdict = leg.latch.observe(&policy, &self.parties, &self.scanners, &packet, None);
         let asked = Asked {
             place: place.clone(),
             source,
@@ -78,25 +83,25 @@ impl State {
         match verdict {
             Verdict::Known => {
                 member.last_packet = now;
-                self.learn_ssrc(shared, &place, media.ssrc, notice.payload_type);
+                self.learn_ssrc(turn, &place, media.ssrc, notice.payload_type);
             }
             Verdict::Latched | Verdict::Moved | Verdict::Restored => {
-                self.moved(shared, &asked);
+                self.moved(turn, &asked);
             }
             Verdict::Contested => {
-                let learned = state.latch.learned();
+                let learned = leg.latch.learned();
                 if learned != before {
                     room.set_source(&place.participant, place.leg, learned, now);
-                    shared.tell_source(&place, learned);
-                    self.touch(shared, &place.conference);
+                    turn.tell_source(&place, learned);
+                    turn.touch(&place.conference);
                 }
             }
-            Verdict::Ask if !state.moving => {
-                state.moving = true;
-                return Some(asked);
+            Verdict::Ask if !leg.moving => {
+                leg.moving = true;
+                turn.decide(Decision::Ask(asked));
             }
             Verdict::Ignored(_) => {
-                shared.counts.source_mismatches.inc();
+                turn.count(Count::SourceMismatch);
             }
             Verdict::Waiting | Verdict::Ask => {}
         }
@@ -104,27 +109,22 @@ impl State {
     }
 
     /// Whether packets of the old source came lately is known now.
-    pub fn answered(&mut self, shared: &Shared, asked: &Asked, facts: Option<Facts>) {
-        let Some(room) = self.rooms.get_mut(&asked.place.conference) else {
+    pub fn answered(&mut self, turn: &mut Turn, asked: &Asked, facts: Option<Facts>) {
+        let room = self.rooms.get_mut(&asked.place.conference);
+        let Some(leg) = room.and_then(|room| room.leg_mut(&asked.place.participant, asked.place.leg)) else {
             return;
         };
-        let Some(member) = room.members.get_mut(&asked.place.participant) else {
-            return;
-        };
-        let Some(state) = member.legs.get_mut(&asked.place.leg) else {
-            return;
-        };
-        state.moving = false;
+        leg.moving = false;
         let Some(facts) = facts else { return };
-        let verdict = state.latch.answer(shared.clock.now(), &shared.policy, asked.source, facts);
+        let verdict = leg.latch.answer(turn.now, &self.settings.policy, asked.source, facts);
         if matches!(verdict, Verdict::Latched | Verdict::Moved | Verdict::Restored) {
-            self.moved(shared, asked);
+            self.moved(turn, asked);
         }
     }
 
     /// A leg's media comes from this source from now on.
-    fn moved(&mut self, shared: &Shared, asked: &Asked) {
-        let now = shared.clock.now();
+    fn moved(&mut self, turn: &mut Turn, asked: &Asked) {
+        let now = turn.now;
         let Some(room) = self.rooms.get_mut(&asked.place.conference) else {
             return;
         };
@@ -132,50 +132,50 @@ impl State {
         if let (Some(ssrc), 0) = (asked.ssrc, asked.place.leg.1) {
             room.learn(&asked.place.participant, asked.place.leg, ssrc, asked.payload_type, now);
         }
-        shared.tell_source(&asked.place, Some(asked.source));
-        shared.serve_listening(room, &asked.place.participant);
-        shared.store.put(&room.keep());
-        self.touch(shared, &asked.place.conference);
+        turn.tell_source(&asked.place, Some(asked.source));
+        room.serve_listening(turn, &asked.place.participant);
+        turn.keep(&room.conference.name);
+        turn.touch(&asked.place.conference);
     }
 
     /// The source sends a stream that may not be known yet: another one, or its encoder has started anew.
-    fn learn_ssrc(&mut self, shared: &Shared, place: &Place, ssrc: u32, payload_type: Option<u8>) {
-        let now = shared.clock.now();
+    fn learn_ssrc(&mut self, turn: &mut Turn, place: &Place, ssrc: u32, payload_type: Option<u8>) {
+        let now = turn.now;
         let Some(room) = self.rooms.get_mut(&place.conference) else {
             return;
         };
-        let Some((leg, state)) = room.leg(&place.participant, place.leg) else {
+        let Some(leg) = room.leg(&place.participant, place.leg) else {
             return;
         };
-        let soon = state.new_ssrc_at.is_some_and(|at| now.since(at) < NEW_SSRC);
+        let soon = leg.new_ssrc_at.is_some_and(|at| now.since(at) < NEW_SSRC);
         if leg.ssrcs.contains(&ssrc) || place.leg.1 > 0 || soon {
             return;
         }
         let repair = room.learn(&place.participant, place.leg, ssrc, payload_type, now);
         if repair {
-            shared.tell(&place.conference, "repair", Some(&place.participant), Some(place.leg.0), |facts| {
+            turn.tell(&place.conference, "repair", Some(&place.participant), Some(place.leg.0), |facts| {
                 facts.insert("ssrc".into(), ssrc.into());
                 facts.insert("payload_type".into(), payload_type.into());
             });
         }
-        shared.store.put(&room.keep());
-        self.touch(shared, &place.conference);
+        turn.keep(&room.conference.name);
+        turn.touch(&place.conference);
     }
 
     /// A STUN packet at a relay address. A check with a participant's credentials is answered from where it arrived, and with a nomination it is
     /// the word on where its media comes from.
-    pub fn checked(&mut self, shared: &Shared, port: u16, from: Endpoint, data: &[u8]) {
-        let now = shared.clock.now();
+    pub fn checked(&mut self, turn: &mut Turn, port: u16, from: Endpoint, data: &[u8]) {
+        let now = turn.now;
         let relay = port & !1;
         let found = self.at.get(&relay).cloned().and_then(|place| {
             let member = self.rooms.get(&place.conference)?.members.get(&place.participant)?;
             Some((place, ice::check(data, from, member.ice.as_ref()?)?))
         });
         let Some((place, check)) = found else {
-            shared.counts.stun_refused.inc();
+            turn.count(Count::StunRefused);
             return;
         };
-        shared.counts.stun_answered.inc();
+        turn.count(Count::StunAnswered);
         let Some(room) = self.rooms.get_mut(&place.conference) else {
             return;
         };
@@ -183,34 +183,38 @@ impl State {
             return;
         };
         member.last_packet = now;
-        let Some(state) = member.legs.get_mut(&place.leg) else { return };
-        if let Some(sockets) = &state.sockets {
-            sockets.send(port != relay, from, &check.answer);
-        }
-        if check.nominated && port == relay && state.latch.learned() != Some(from) {
-            state.latch.adopt(now, from, None);
+        let Some(leg) = room.leg_mut(&place.participant, place.leg) else {
+            return;
+        };
+        turn.decide(Decision::Send {
+            from: Endpoint::new(leg.relay.addr, port),
+            to: from,
+            data: check.answer,
+        });
+        if check.nominated && port == relay && leg.latch.learned() != Some(from) {
+            leg.latch.adopt(now, from, None);
             let asked = Asked {
                 place,
                 source: from,
                 ssrc: None,
                 payload_type: None,
             };
-            self.moved(shared, &asked);
+            self.moved(turn, &asked);
         }
     }
 
     /// A packet that the data plane has copied to the agent: it may say which layers its stream has, and may be asked for again.
-    pub fn copied(&mut self, shared: &Shared, frame: &[u8]) {
+    pub fn copied(&mut self, turn: &mut Turn, frame: &[u8]) {
         let Some((flow, payload)) = frames::datagram(frame) else { return };
         let Some(place) = self.at.get(&flow.dst.port) else { return };
         let Ok(header) = Header::parse(payload) else { return };
         let Some(room) = self.rooms.get_mut(&place.conference) else {
             return;
         };
-        if flow.dst.addr != shared.address || room.leg(&place.participant, place.leg).and_then(|(leg, _)| leg.source) != Some(flow.src) {
+        if flow.dst.addr != self.settings.address || room.leg(&place.participant, place.leg).and_then(|leg| leg.source) != Some(flow.src) {
             return;
         }
-        shared.counts.packets_copied.inc();
+        turn.count(Count::PacketCopied);
         let source = Source {
             conference: place.conference.clone(),
             sender: place.participant.clone(),
@@ -223,10 +227,13 @@ impl State {
         match self.planner.numbering.see(&source, payload) {
             Ok(true) => {
                 let name = place.conference.clone();
-                self.touch(shared, &name);
+                turn.touch(&name);
             }
             Ok(false) => {}
-            Err(error) => tracing::debug!("conference {}: layers of {}: {error}", place.conference, place.participant),
+            Err(error) => turn.log(
+                Level::Debug,
+                format!("conference {}: layers of {}: {error}", place.conference, place.participant),
+            ),
         }
     }
 }
