@@ -18,8 +18,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// How often a description that did not come is asked for again, and how long the pause before that is.
 const DESCRIPTION_TRIES: u32 = 5;
 const DESCRIPTION_PAUSE: Duration = Duration::from_secs(1);
-/// What is played ends a little after its duration.
-const PLAYED_AFTER: Duration = Duration::from_millis(500);
 
 /// Serves the NG control sockets.
 pub struct NgCommands {
@@ -166,9 +164,6 @@ impl NgCommands {
         if after == After::Describe {
             self.look_later(relay, call_id);
         }
-        if let (Verb::PlayMedia, Some(duration)) = (command.verb, parsed.as_ref().and_then(|reply| u64::try_from(reply.duration?).ok())) {
-            self.unblock_after(call_id, Duration::from_millis(duration));
-        }
         drop(parsed);
         ((Some(relay), reply.map(|reply| with_counts(reply, counted))), kind == Kind::Begins)
     }
@@ -224,14 +219,6 @@ impl NgCommands {
                 call_id = %call_id.escape_ascii(),
                 "rtpengine does not say what has become of the call: its media stays there"
             );
-        });
-    }
-
-    fn unblock_after(&self, call_id: &[u8], duration: Duration) {
-        let (core, call_id) = (Arc::clone(&self.core), call_id.to_vec());
-        tokio::spawn(async move {
-            sleep(duration + PLAYED_AFTER).await;
-            core.tell(|book, now| book.ng_played(now, &call_id));
         });
     }
 }

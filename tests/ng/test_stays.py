@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.ng.phone import AUDIO, Line, sdp
+from tests.ng.phone import AUDIO, Line, Phone, sdp, until
 from tests.ng.scene import Call, Scene
 from tests.tools.ng import NgError
 
@@ -193,6 +193,53 @@ async def test_subscription(ng: Scene) -> None:
     await call.offloaded()
     await call.hang_up()
     await call.check_media()
+
+
+async def _subscribe(call: Call, **who: Any) -> tuple[Phone, str]:
+    """A recorder that gets a copy of the media of one party, and the tag of its subscription."""
+    request = await call.command("subscribe request", **who)
+    recorder = call.scene.phone("callee", "recorder")
+    answer = sdp(recorder.at, recorder.ports, (Line(attributes=(*AUDIO.attributes, "recvonly")),))
+    await call.command("subscribe answer", sdp=answer, to_tag=request["to-tag"])
+    return recorder, request["to-tag"]
+
+
+async def test_two_subscriptions(ng: Scene) -> None:
+    """The end of one recording leaves the other one whole; the stream is offloaded after the last one."""
+    call = ng.call()
+    await call.connect()
+    await call.offloaded()
+    caller = call.caller.streams[0]
+    (one, first), (two, second) = [await _subscribe(call, from_tag=call.caller.tag) for _ in range(2)]
+    await call.stays("subscription")
+    start = len(caller.sent)
+    await asyncio.sleep(0.5)
+    await call.command("unsubscribe", to_tag=first)
+    await asyncio.sleep(1)
+    await call.stays("subscription")
+    end = len(caller.sent) - 5  # the last ones may be under way
+    sent = {(caller.ssrc, seq) for seq in caller.sent[start:end]}
+    await until(lambda: sent <= two.streams[0].got.keys(), lambda: f"missing at the second recorder: {len(sent - two.streams[0].got.keys())} of {len(sent)}")
+    assert one.streams[0].got.keys() & sent < sent, "the first recorder still gets copies"
+    await call.command("unsubscribe", to_tag=second)
+    await call.offloaded()
+    await call.hush()
+    # A delete with a from-tag leaves the call at rtpengine 10.5 that had two subscriptions.
+    await call.command("delete")
+    await call.check_media()
+
+
+async def test_an_end_of_dtmf_blocking_leaves_media_blocked(ng: Scene) -> None:
+    """Two commands of one reason."""
+    call = ng.call()
+    await call.connect()
+    await call.offloaded()
+    for command in ("block media", "block DTMF", "unblock DTMF"):
+        await call.command(command, from_tag=call.caller.tag)
+    await call.stays("media-blocked")
+    await call.command("unblock media", from_tag=call.caller.tag)
+    await call.offloaded()
+    await call.hang_up()
 
 
 async def test_fax(ng: Scene) -> None:

@@ -3,6 +3,7 @@
 //! Times are Unix times in ms. A field that is missing has its default, and one that is not known is passed over.
 
 use crate::alike::Alike;
+use crate::hold::Hold;
 use crate::ids::{Side, component_index};
 use crate::line::Line;
 use crate::reason::Reason;
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 /// The version of the rows.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 /// Bytes that mostly are text: written as a string if they are UTF-8, else as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,11 +102,12 @@ pub struct Row {
     pub branches: Vec<BranchRow>,
     #[serde(default)]
     pub notification: Option<NotificationRow>,
-    #[serde(default)]
-    pub blocks: Vec<Reason>,
-    /// Whose media is played to, recorded or copied.
+    /// What keeps the line on the relay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub works: Vec<(Reason, Side)>,
+    pub holds: Vec<HoldRow>,
+    /// Recordings that have ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recorded: Vec<Hold>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub described: Option<Reason>,
     /// The claim of the caller by modifier w.
@@ -125,6 +127,16 @@ pub struct Row {
     /// Streams that were offloaded.
     #[serde(default)]
     pub streams: Vec<StreamRow>,
+}
+
+/// Something that the relay does to the line's media.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HoldRow {
+    #[serde(flatten)]
+    pub hold: Hold,
+    /// When it ends by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
 }
 
 /// A callee of a forked call.

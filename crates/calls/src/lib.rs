@@ -33,6 +33,7 @@ mod decision;
 mod ended;
 mod entry;
 mod former;
+mod hold;
 mod ids;
 mod journal;
 mod leg;
@@ -52,9 +53,10 @@ mod timers;
 pub use book::{After, Book, Comparison, Foreseen, LegView, LineView, Notice, PortHeld, Step, StreamView, is_unknown_call};
 pub use decision::{Decision, Ended, EndedLine, EndedParty, Happening, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, Reading, RelayEntry};
+pub use hold::{Hold, Holder};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
 pub use journal::{
-    DirectionRow, EntryRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, SdpRow, StreamRow, Text,
+    DirectionRow, EntryRow, HoldRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, SdpRow, StreamRow, Text,
 };
 pub use limits::Refusal;
 pub use misdirected::Misdirected;

@@ -1,5 +1,6 @@
 //! A media line: one session of a relay, with two parties and four streams.
 
+use crate::hold::Holds;
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId, stream_index};
 use crate::leg::Leg;
 use crate::reason::Reason;
@@ -36,9 +37,6 @@ pub(crate) struct Notification {
     /// Whom `%%CC_SELF%%` means.
     pub(crate) peer: Option<IpAddr>,
 }
-
-/// Playing, recording or copying, and whose media.
-pub(crate) type Work = (Reason, Side);
 
 /// A claim to a session.
 #[derive(Clone, Copy, Debug)]
@@ -78,13 +76,9 @@ pub(crate) struct Line {
     /// The last one is whom the relay sends to.
     pub(crate) branches: Vec<Branch>,
     pub(crate) notification: Option<Box<Notification>>,
-    /// The relay works on the media itself.
-    pub(crate) blocks: Vec<Reason>,
-    /// Those that the relay does to one party's media, from P, R or C until S or N for that party.
-    pub(crate) works: Vec<Work>,
-    /// The one that the command in progress began: the relay may refuse it.
-    pub(crate) begun: Option<Work>,
-    /// The same by what rtpengine says of it.
+    /// What commands have the relay do to the media.
+    pub(crate) holds: Holds,
+    /// What the relay does to the media by rtpengine's description.
     pub(crate) described: Option<Reason>,
     /// Claims to the session, which ends with the last of them: one by U, and one of each party that modifier w was used for.
     pub(crate) strong: bool,
@@ -131,9 +125,7 @@ impl Line {
             streams: std::array::from_fn(|_| Stream::new(now)),
             branches: Vec::new(),
             notification: None,
-            blocks: Vec::new(),
-            works: Vec::new(),
-            begun: None,
+            holds: Holds::default(),
             described: None,
             strong: false,
             weak: [false; 2],
@@ -262,17 +254,6 @@ impl Line {
         out
     }
 
-    pub(crate) fn block(&mut self, reason: Reason) {
-        if !self.blocks.contains(&reason) {
-            self.blocks.push(reason);
-            self.blocks.sort_unstable();
-        }
-    }
-
-    pub(crate) fn unblock(&mut self, reason: Reason) {
-        self.blocks.retain(|block| *block != reason);
-    }
-
     pub(crate) fn has_claims(&self) -> bool {
         self.strong || self.weak.contains(&true)
     }
@@ -288,21 +269,6 @@ impl Line {
         match claim {
             Claim::Strong => self.strong = false,
             Claim::Weak(side) => self.weak[side.index()] = false,
-        }
-    }
-
-    pub(crate) fn begin(&mut self, work: Work) {
-        self.begun = (!self.works.contains(&work)).then_some(work);
-        self.works.extend(self.begun);
-        self.block(work.0);
-    }
-
-    /// It is done to this party's media no more; `None`: to nobody's.
-    pub(crate) fn end(&mut self, reason: Reason, side: Option<Side>) {
-        self.works
-            .retain(|work| work.0 != reason || side.is_some_and(|side| work.1 != side));
-        if self.works.iter().all(|work| work.0 != reason) {
-            self.unblock(reason);
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings
     if !settings.enabled {
         return Wanted::none(State::Allocated, Reason::NoDataPlane);
     }
-    if let Some(reason) = line.suspended.or(line.blocks.first().copied()).or(line.described) {
+    if let Some(reason) = line.suspended.or(line.holds.reason()).or(line.described) {
         return Wanted::none(State::Suspended, reason);
     }
     if !line.is_answered() {

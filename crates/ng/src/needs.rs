@@ -17,8 +17,10 @@ bit_set! {
         ICE = "ICE",
         /// `codec` with transcode, mask, set, accept, consume or ignore, `transcode-…`, `always-transcode`, `ptime`.
         TRANSCODING = "transcoding",
-        /// `record-call`, or recording that a caller starts by DTMF (`recording-vsc`).
+        /// `record-call`.
         RECORDING = "recording",
+        /// `recording-vsc`, `vsc-…`: a caller may start recording by DTMF at any time.
+        RECORDING_VSC = "recording by DTMF",
         /// `T.38`, an m= line of type image or over UDPTL.
         T38 = "T.38",
         /// `media-echo`: back to the sender, or to nobody.

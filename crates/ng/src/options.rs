@@ -92,6 +92,8 @@ pub struct Options<'a> {
     pub dtmf_log: bool,
     /// stop recording: to be resumed.
     pub pause: bool,
+    /// play media: more than once.
+    pub repeats: bool,
     pub all: All,
     pub rtcp_mux: RtcpMux,
     pub ice: Option<Ice>,
@@ -203,7 +205,8 @@ impl<'a> Keys<'a> {
             "t.38" | "t38" => self.need(true, Needs::T38),
             "extmap" => self.need(value.get("mask").is_some(), Needs::EXTMAP),
             "codec" | "codecs" => value.dictionary().iter().for_each(|(operation, _)| self.codec(operation)),
-            _ if name.starts_with("vsc-") => self.need(true, Needs::RECORDING),
+            "repeat-times" | "repeat-duration" => self.options.repeats = true,
+            _ if name.starts_with("vsc-") => self.need(true, Needs::RECORDING_VSC),
             _ => self.words(name, value),
         }
     }
@@ -273,7 +276,8 @@ impl<'a> Keys<'a> {
             "fatal" => options.fatal = true,
             "pause" => options.pause = true,
             "all" => options.all = All::All,
-            "record-call" | "recording-vsc" => self.need(true, Needs::RECORDING),
+            "record-call" => self.need(true, Needs::RECORDING),
+            "recording-vsc" => self.need(true, Needs::RECORDING_VSC),
             "recording-announcement" | "audio-player" | "player" => self.need(true, Needs::AUDIO_PLAYER),
             "always-transcode" | "force-transcoding" => self.need(true, Needs::TRANSCODING),
             "block-dtmf" => self.need(true, Needs::BLOCK_DTMF),

@@ -149,7 +149,7 @@ fn needs_by_keys() {
     assert_eq!(needs(&[("moh", dictionary(&[("file", text("x.wav"))]))]), Needs::AUDIO_PLAYER);
     assert_eq!(needs(&[("DTMF-security", text("tone"))]), Needs::BLOCK_DTMF);
     assert_eq!(needs(&[("DTMF-security", text("off"))]), Needs::NONE);
-    assert_eq!(needs(&[("vsc-start-rec", text("*1"))]), Needs::RECORDING);
+    assert_eq!(needs(&[("vsc-start-rec", text("*1"))]), Needs::RECORDING_VSC);
     assert_eq!(needs(&[("extmap", dictionary(&[("mask", list(&["all"]))]))]), Needs::EXTMAP);
     assert_eq!(needs(&[("extmap", dictionary(&[("strip", list(&["all"]))]))]), Needs::NONE);
     assert_eq!(needs(&[("bundle", list(&["require"]))]), Needs::BUNDLE);

@@ -2,6 +2,7 @@
 
 use super::Book;
 use crate::decision::{Decision, Purpose};
+use crate::hold::{Hold, Holder};
 use crate::ids::{LineId, RelayId, Side, WriteId};
 use crate::limits::Refusal;
 use crate::line::{Branch, Claim, Line};
@@ -59,7 +60,10 @@ impl Book {
             Request::Stream(verb @ (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy), session) => {
                 for id in self.matching(session) {
                     self.with(id, |book, line| {
-                        line.begin((block_of(*verb), line.first_of(session)));
+                        let first = line.first_of(session);
+                        if *verb == StreamVerb::Play || !line.holds.has_record(first) {
+                            line.holds.begin(hold_of(*verb, command, first));
+                        }
                         book.clear(line, now, &mut wait);
                     });
                 }
@@ -96,7 +100,7 @@ impl Book {
                 Subcommand::Copy(source) => {
                     for id in self.matching(&source) {
                         self.with(id, |book, line| {
-                            line.block(Reason::Forwarding);
+                            line.holds.begin(copied_into_session());
                             book.clear(line, now, wait);
                         });
                     }
@@ -153,12 +157,19 @@ impl Book {
                 Subcommand::Ttl(ttl) if done => {
                     self.with(id, |book, line| book.set_ttl(line, ttl, now));
                 }
-                Subcommand::Copy(_) if done => {
-                    self.with(id, |book, line| {
-                        line.block(Reason::Forwarding);
-                        book.mark(line);
-                        book.sync(line, now);
-                    });
+                Subcommand::Copy(source) => {
+                    let own = done.then_some(id);
+                    for id in self.matching(&source).into_iter().chain(own) {
+                        self.with(id, |book, line| {
+                            if done || reply.is_none() {
+                                line.holds.confirm(copied_into_session(), None);
+                            } else {
+                                line.holds.refuse(&copied_into_session());
+                            }
+                            book.mark(line);
+                            book.sync(line, now);
+                        });
+                    }
                 }
                 _ => {}
             }
@@ -338,10 +349,31 @@ impl Book {
     }
 }
 
-pub(super) fn block_of(verb: StreamVerb) -> Reason {
-    match verb {
-        StreamVerb::Play | StreamVerb::StopPlaying => Reason::Playback,
-        StreamVerb::Copy => Reason::Copy,
-        StreamVerb::Record | StreamVerb::StopRecording => Reason::Recording,
+/// What P, R or C has the relay do to the media of one party.
+pub(super) fn hold_of(verb: StreamVerb, command: &Command, side: Side) -> Hold {
+    let (reason, letter) = match verb {
+        StreamVerb::Play | StreamVerb::StopPlaying => (Reason::Playback, "P"),
+        StreamVerb::Copy => (Reason::Copy, "C"),
+        StreamVerb::Record | StreamVerb::StopRecording => (Reason::Recording, "R"),
+    };
+    let mut hold = Hold::new(reason, letter, Holder::Side(side));
+    if verb == StreamVerb::Copy {
+        hold.to = command
+            .arguments
+            .first()
+            .and_then(|target| copy_target(target))
+            .into_iter()
+            .collect();
     }
+    hold
+}
+
+/// The address in `udp:ADDRESS:PORT`.
+fn copy_target(target: &[u8]) -> Option<Endpoint> {
+    std::str::from_utf8(target).ok()?.strip_prefix("udp:")?.parse().ok()
+}
+
+/// `&& C`: the packets of one session go into another one too. That ends with the session.
+fn copied_into_session() -> Hold {
+    Hold::new(Reason::Forwarding, "&& C", Holder::Call)
 }

@@ -7,6 +7,7 @@ use super::Book;
 use super::timers::RelayCount;
 use crate::decision::Decision;
 use crate::entry::Counters;
+use crate::hold::{Hold, Holder, Holds};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, WriteId};
 use crate::leg::next_port;
 use crate::limits::Refusal;
@@ -16,13 +17,19 @@ use shunt_hep::sip::Sdp;
 use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use shunt_ng::{
-    CallDescription, Cause, Command, Effect, LineDescription, MediaFlags, Needs, PartyDescription, RelayReason, Reply, ReplyResult, Verb,
-    describe,
+    All, CallDescription, Cause, Command, Effect, LineDescription, MediaFlags, Needs, PartyDescription, RelayReason, Reply, ReplyResult,
+    Verb, Whom, describe,
 };
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// What is played ends a little after its duration.
+const PLAYED_AFTER: Duration = Duration::from_millis(500);
+/// The option of an offer or answer that `stop recording` ends.
+const RECORD_CALL: &str = "record-call";
 const CALL_ID: &[u8] = b"call-id";
 
 /// What to do with a command: pass it to this relay (`None`: no relay has the call, or it is not known), once these writes have had an answer.
@@ -70,8 +77,16 @@ impl Book {
                     return (Err(refusal), self.take());
                 }
             }
-            Effect::Blocks(cause) => self.block_call(now, call_id, reason_of(cause), &mut wait),
-            Effect::Subscribes => self.block_call(now, call_id, Reason::Subscription, &mut wait),
+            Effect::Blocks(_) | Effect::Subscribes => {
+                for id in self.lines_concerned(command) {
+                    self.with(id, |book, line| {
+                        line.holds.begin(hold_of(command));
+                        book.mark(line);
+                        book.sync(line, now);
+                        book.pending_deletes(line, &mut wait);
+                    });
+                }
+            }
             Effect::Ends => {
                 // Its reply has counts: those of the entries are known when they are out.
                 let counts = command.from_tag.as_deref().is_some_and(|tag| !tag.is_empty());
@@ -107,9 +122,14 @@ impl Book {
                     }
                 }
             },
-            // Without a reply the relay may have received it all the same.
-            Effect::Blocks(cause) if reply.is_some() && !succeeded => self.unblock_call(now, call_id, reason_of(cause)),
-            Effect::Unblocks(cause) if succeeded => self.unblock_call(now, call_id, reason_of(cause)),
+            Effect::Blocks(_) | Effect::Subscribes => {
+                self.begun(now, command, reply);
+                after = self.after_subscription(call_id, command);
+            }
+            Effect::Unblocks(cause) if succeeded => {
+                self.change_holds(now, command, |holds| holds.end(|hold| is_ended_by(hold, cause, command)));
+                after = self.after_subscription(call_id, command);
+            }
             Effect::Ends => {
                 for id in self.ended_by(call_id, command) {
                     self.with(id, |_, line| keep_ended_branches(line, command));
@@ -120,15 +140,9 @@ impl Book {
                     after = After::Describe;
                 }
             }
-            Effect::None | Effect::Blocks(_) | Effect::Unblocks(_) | Effect::Subscribes => {}
+            Effect::None | Effect::Unblocks(_) => {}
         }
         (after, self.take())
-    }
-
-    /// What the relay plays into a call has come to its end.
-    pub fn ng_played(&mut self, now: Time, call_id: &[u8]) -> Vec<Decision> {
-        self.unblock_call(now, call_id, Reason::Playback);
-        self.take()
     }
 
     /// What the relay says of a call: its lines become what the description says. A call that is not known is adopted.
@@ -246,19 +260,15 @@ impl Book {
         if self.lines_named(call_id).is_empty() && command.verb == Verb::Offer {
             self.offered(now, relay, call_id, command, reply);
         }
-        let mut blocks = blocks_of(command.needs());
+        let mut needs = command.needs();
         if reply.recordings {
-            blocks.push(Reason::Recording);
+            needs |= Needs::RECORDING;
         }
-        for id in self.lines_named(call_id) {
-            self.with(id, |book, line| {
-                for reason in &blocks {
-                    line.block(*reason);
-                }
-                book.mark(line);
-                book.sync(line, now);
-            });
-        }
+        self.change_holds(now, command, |holds| {
+            for hold in holds_of(needs) {
+                holds.confirm(hold, None);
+            }
+        });
         if command.verb == Verb::Offer {
             After::Nothing
         } else {
@@ -293,21 +303,17 @@ impl Book {
 
     /// A new media line. What commands have said of the call's other lines is true of it too.
     fn begin_line(&mut self, now: Time, relay: RelayId, call_id: &[u8], tag: &[u8], index: u32) -> LineId {
-        let siblings = self.lines_named(call_id);
-        let blocks: Vec<Reason> = siblings
-            .iter()
-            .filter_map(|id| self.lines.get(id))
-            .flat_map(|line| line.blocks.iter().copied())
-            .collect();
+        let mut holds = Holds::default();
+        for sibling in self.lines_named(call_id).iter().filter_map(|id| self.lines.get(id)) {
+            holds.join(&sibling.holds);
+        }
         self.last_line += 1;
         let id = LineId(self.last_line);
         let tag: Arc<[u8]> = tag.into();
         let call = self.enter(call_id, Arc::clone(&tag), Some(index), id, now);
         let mut line = Line::new(id, call, tag, Some(index), relay, now);
         line.strong = true;
-        for reason in blocks {
-            line.block(reason);
-        }
+        line.holds = holds;
         self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         id
@@ -444,26 +450,134 @@ impl Book {
         lines().filter(|line| fits(line)).map(|line| line.id).collect()
     }
 
-    fn block_call(&mut self, now: Time, call_id: &[u8], reason: Reason, wait: &mut Vec<WriteId>) {
-        for id in self.lines_named(call_id) {
+    /// The lines of all calls that a command names.
+    fn lines_concerned(&self, command: &Command) -> Vec<LineId> {
+        command.calls().flat_map(|call_id| self.lines_named(call_id)).collect()
+    }
+
+    fn change_holds(&mut self, now: Time, command: &Command, change: impl Fn(&mut Holds)) {
+        for id in self.lines_concerned(command) {
             self.with(id, |book, line| {
-                line.block(reason);
+                change(&mut line.holds);
                 book.mark(line);
                 book.sync(line, now);
-                book.pending_deletes(line, wait);
             });
         }
     }
 
-    fn unblock_call(&mut self, now: Time, call_id: &[u8], reason: Reason) {
-        for id in self.lines_named(call_id) {
-            self.with(id, |book, line| {
-                line.unblock(reason);
-                book.mark(line);
-                book.sync(line, now);
+    /// The relay has answered a command that has it work on the media, or not (`None`).
+    fn begun(&mut self, now: Time, command: &Command, reply: Option<&Reply>) {
+        let refused = reply.is_some_and(|reply| !reply.is_ok());
+        let hold = hold_of(command);
+        if command.verb == Verb::SubscribeRequest {
+            // Only the reply names the subscription. Without a reply the SIP server cannot answer it, and then rtpengine copies nothing.
+            let named = reply.filter(|reply| reply.is_ok()).and_then(|reply| reply.to_tag.as_deref());
+            let named = named.map(|tag| Hold::new(hold.reason, &hold.command, Holder::Subscription(tag.into())));
+            return self.change_holds(now, command, |holds| {
+                if let Some(named) = &named {
+                    holds.confirm(named.clone(), None);
+                }
+                holds.refuse(&hold);
             });
         }
+        let played = reply.filter(|_| command.verb == Verb::PlayMedia && !command.options.repeats);
+        let duration = played.and_then(|reply| u64::try_from(reply.duration?).ok());
+        let until = duration.map(|duration| now + Duration::from_millis(duration) + PLAYED_AFTER);
+        let copies = (command.verb == Verb::SubscribeAnswer).then(|| destinations(command));
+        self.change_holds(now, command, |holds| {
+            if refused {
+                return holds.refuse(&hold);
+            }
+            // Without a reply the relay may have received it all the same.
+            holds.confirm(hold.clone(), until);
+            if let Some(to) = &copies {
+                holds.aim(&hold, to.clone());
+            }
+        });
     }
+
+    /// rtpengine's description shows who else gets the media of a call. One that is about to have an answer is described after that.
+    fn after_subscription(&self, call_id: &[u8], command: &Command) -> After {
+        let is_of_subscription = matches!(command.effect(), Effect::Subscribes | Effect::Unblocks(Cause::Subscription));
+        let awaits_answer = |line: &Line| !line.is_answered() || line.suspended.is_some();
+        let mut lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
+        let awaits_answer = lines.any(|id| self.lines.get(&id).is_some_and(|line| awaits_answer(line)));
+        if is_of_subscription && !awaits_answer {
+            After::Describe
+        } else {
+            After::Nothing
+        }
+    }
+}
+
+/// Where a subscriber wants to have its copies.
+fn destinations(command: &Command) -> Vec<Endpoint> {
+    let sdp = command.sdp.as_deref().and_then(Sdp::parse).unwrap_or_default();
+    sdp.media.iter().filter_map(|media| media.rtp()).collect()
+}
+
+/// What a command has rtpengine do to the media.
+fn hold_of(command: &Command) -> Hold {
+    let name = String::from_utf8_lossy(&command.name);
+    match command.effect() {
+        Effect::Blocks(cause) => Hold::new(reason_of(cause), &name, selected(command)),
+        _ if matches!(command.verb, Verb::SubscribeRequest | Verb::SubscribeAnswer) => {
+            Hold::new(Reason::Subscription, Verb::SubscribeRequest.name(), subscription(command))
+        }
+        _ => Hold::new(Reason::Subscription, &name, Holder::Call),
+    }
+}
+
+fn subscription(command: &Command) -> Holder {
+    Holder::Subscription(command.to_tag.as_deref().unwrap_or_default().into())
+}
+
+/// Whose media a command is about, by all that it names: versions of rtpengine differ on what a from-tag alone selects. What began with a selection
+/// surely ends with the same one.
+fn selected(command: &Command) -> Holder {
+    if command.whom() != Whom::Parties {
+        return Holder::Call;
+    }
+    let one = |name: &'static str, value: &Option<Cow<[u8]>>| value.as_deref().map(|value| [name.as_bytes(), b"=", value].concat());
+    let names = [
+        ("from-tag", &command.from_tag),
+        ("label", &command.label),
+        ("address", &command.address),
+        ("to-tag", &command.to_tag),
+        ("to-label", &command.to_label),
+        ("via-branch", &command.via_branch),
+    ];
+    let mut words: Vec<Vec<u8>> = names.into_iter().filter_map(|(name, value)| one(name, value)).collect();
+    words.extend(command.from_tags.iter().map(|tag| [b"from-tags=", &**tag].concat()));
+    if command.options.directional {
+        words.push(b"directional".to_vec());
+    }
+    let is_flow = command.to_tag.is_some() || command.to_label.is_some() || command.options.all != All::None;
+    if command.options.all != All::None {
+        words.push(format!("all={:?}", command.options.all).into_bytes());
+    }
+    let words = words.join(&b' ').as_slice().into();
+    if is_flow { Holder::Flow(words) } else { Holder::Party(words) }
+}
+
+/// Whether a command that ends a cause ends this hold.
+fn is_ended_by(hold: &Hold, cause: Cause, command: &Command) -> bool {
+    let begins: &[&str] = match cause {
+        Cause::Subscription => return hold.reason == Reason::Subscription && hold.holder == subscription(command),
+        Cause::Recording => &["start recording", RECORD_CALL],
+        Cause::Forwarding => &["start forwarding"],
+        Cause::BlockDtmf => &["block DTMF"],
+        Cause::BlockMedia => &["block media"],
+        Cause::SilenceMedia => &["silence media"],
+        Cause::PlayMedia => &["play media"],
+        Cause::Inject => &["inject start"],
+        Cause::PlayDtmf | Cause::Transform | Cause::Unknown => &[],
+    };
+    let is_whose = match command.whom() {
+        Whom::Everyone => matches!(hold.holder, Holder::Call | Holder::Party(_)),
+        Whom::Call | Whom::Parties => hold.holder == selected(command),
+    };
+    begins.contains(&&*hold.command) && is_whose
 }
 
 /// Leaves a line that a `delete` ends with those callees of its fork that the command names: the others are not over. Without a from-tag the
@@ -524,25 +638,26 @@ pub fn is_unknown_call(reply: &Reply) -> bool {
 }
 
 /// What an offer or answer asks for that `query` does not show.
-fn blocks_of(needs: Needs) -> Vec<Reason> {
+fn holds_of(needs: Needs) -> impl Iterator<Item = Hold> {
     let all = [
-        (Needs::RECORDING, Reason::Recording),
-        (Needs::DROP_TRAFFIC, Reason::MediaBlocked),
-        (Needs::BLOCK_DTMF, Reason::MediaBlocked),
-        (Needs::BLOCK_SHORT, Reason::MediaBlocked),
-        (Needs::DETECT_DTMF, Reason::Dtmf),
-        (Needs::INJECT_DTMF, Reason::Dtmf),
-        (Needs::SUBSCRIPTIONS, Reason::Subscription),
-        (Needs::AUDIO_PLAYER, Reason::Playback),
-        (Needs::MEDIA_ECHO, Reason::Processing),
-        (Needs::GENERATE_RTCP, Reason::Processing),
-        (Needs::DELAY_BUFFER, Reason::Processing),
-        (Needs::EXTMAP, Reason::Processing),
-        (Needs::BUNDLE, Reason::Processing),
-        (Needs::TEMPLATE, Reason::Processing),
+        (Needs::RECORDING, Reason::Recording, RECORD_CALL),
+        (Needs::RECORDING_VSC, Reason::Recording, "recording-vsc"),
+        (Needs::DROP_TRAFFIC, Reason::MediaBlocked, "drop-traffic"),
+        (Needs::BLOCK_DTMF, Reason::MediaBlocked, "block-DTMF"),
+        (Needs::BLOCK_SHORT, Reason::MediaBlocked, "block-short"),
+        (Needs::DETECT_DTMF, Reason::Dtmf, "detect-DTMF"),
+        (Needs::INJECT_DTMF, Reason::Dtmf, "inject-DTMF"),
+        (Needs::SUBSCRIPTIONS, Reason::Subscription, "subscribe"),
+        (Needs::AUDIO_PLAYER, Reason::Playback, "audio-player"),
+        (Needs::MEDIA_ECHO, Reason::Processing, "media-echo"),
+        (Needs::GENERATE_RTCP, Reason::Processing, "generate-RTCP"),
+        (Needs::DELAY_BUFFER, Reason::Processing, "delay-buffer"),
+        (Needs::EXTMAP, Reason::Processing, "extmap"),
+        (Needs::BUNDLE, Reason::Processing, "bundle"),
+        (Needs::TEMPLATE, Reason::Processing, "template"),
     ];
-    let asked = all.into_iter().filter(|(need, _)| needs.contains(*need));
-    asked.map(|(_, reason)| reason).collect()
+    let asked = all.into_iter().filter(move |(need, ..)| needs.contains(*need));
+    asked.map(|(_, reason, option)| Hold::new(reason, option, Holder::Call))
 }
 
 fn reason_of_line(reason: RelayReason) -> Reason {

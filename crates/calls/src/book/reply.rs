@@ -1,9 +1,10 @@
 //! Commands that the relay has answered.
 
 use super::Book;
-use super::command::{described, signalled};
+use super::command::{described, hold_of, signalled};
 use crate::call::Call;
 use crate::decision::{Decision, Happening};
+use crate::hold::{Hold, Holder};
 use crate::ids::{LineId, RelayId, Side};
 use crate::leg::{Offered, next_port};
 use crate::line::{Line, Notification};
@@ -285,13 +286,15 @@ impl Book {
         for side in Side::BOTH {
             self.name_leg(line, side, now);
         }
+        // Each of U and L says it of its own party's stream.
+        let resize = Hold::new(Reason::Resize, "Z", Holder::Side(side));
         if media.flags.resize.is_some() {
-            line.block(Reason::Resize);
+            line.holds.confirm(resize, None);
         } else {
-            line.unblock(Reason::Resize);
+            line.holds.end(|hold| *hold == resize);
         }
         if command.steps().any(|step| step == Subcommand::Module) {
-            line.block(Reason::Dtmf);
+            line.holds.confirm(Hold::new(Reason::Dtmf, "&& M", Holder::Side(side)), None);
         }
         if let Some(ttl) = media.flags.ttl.and_then(|ttl| u32::try_from(ttl).ok()) {
             self.set_ttl(line, ttl, now);
@@ -395,20 +398,22 @@ impl Book {
 
 /// The relay has answered a command on one stream; `failed` is `None` where it has not answered.
 fn stream_replied(line: &mut Line, command: &Command, verb: StreamVerb, session: &Session, failed: Option<bool>) {
-    let begun = line.begun.take();
-    let first = Some(line.first_of(session));
+    let first = line.first_of(session);
+    let hold = hold_of(verb, command, first);
+    let is_of = |hold: &Hold, reason| hold.reason == reason && hold.holder == Holder::Side(first);
     match (verb, failed) {
-        (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy, Some(true)) => {
-            if let Some((reason, side)) = begun {
-                line.end(reason, Some(side));
-            }
-        }
-        (StreamVerb::StopPlaying, Some(false)) => line.end(Reason::Playback, first),
+        (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy, Some(true)) => line.holds.refuse(&hold),
+        (StreamVerb::Record | StreamVerb::Copy, _) if line.holds.has_record(first) => {}
+        (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy, _) => line.holds.confirm(hold, None),
+        (StreamVerb::StopPlaying, Some(false)) => line.holds.end(|hold| is_of(hold, Reason::Playback)),
         (StreamVerb::StopRecording, Some(false)) => {
-            // One of the relay's records, whether R or C has begun it; all of them with a.
-            let side = first.filter(|_| !command.has_modifier(b'a'));
-            line.end(Reason::Recording, side);
-            line.end(Reason::Copy, side);
+            // The relay has one record of a stream, whether R or C has begun it. Modifier a ends those of both parties.
+            let every = command.has_modifier(b'a');
+            line.holds.end(|hold| {
+                [Reason::Recording, Reason::Copy]
+                    .into_iter()
+                    .any(|reason| is_of(hold, reason) || (every && hold.reason == reason))
+            });
         }
         _ => {}
     }

@@ -2,10 +2,11 @@
 
 use super::Book;
 use crate::entry::{Counters, RelayEntry};
+use crate::hold::{Held, Holds};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId};
 use crate::journal::{
-    BranchRow, EntryRow, FORMAT, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text, component,
-    is_rtcp,
+    BranchRow, EntryRow, FORMAT, HoldRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text,
+    component, is_rtcp,
 };
 use crate::leg::{Leg, next_port};
 use crate::line::{Branch, Line, Notification};
@@ -24,6 +25,23 @@ fn unix_ms(at: Time, now: Time, wall: Duration) -> u64 {
 
 fn from_unix_ms(ms: u64, now: Time, wall: Duration) -> Time {
     super::learn::ago(now, wall.saturating_sub(Duration::from_millis(ms)))
+}
+
+/// Unix time in ms of a time to come.
+fn unix_ms_ahead(at: Time, now: Time, wall: Duration) -> u64 {
+    u64::try_from((wall + at.since(now)).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn from_unix_ms_ahead(ms: u64, now: Time, wall: Duration) -> Time {
+    now + Duration::from_millis(ms).saturating_sub(wall)
+}
+
+fn hold_rows(line: &Line, now: Time, wall: Duration) -> Vec<HoldRow> {
+    let row = |held: &Held| HoldRow {
+        hold: held.hold.clone(),
+        until_ms: held.until.map(|at| unix_ms_ahead(at, now, wall)),
+    };
+    line.holds.iter().map(row).collect()
 }
 
 fn text(bytes: &[u8]) -> Text {
@@ -88,8 +106,8 @@ impl Book {
                 tag: text(&notification.tag),
                 peer: notification.peer,
             }),
-            blocks: line.blocks.clone(),
-            works: line.works.clone(),
+            holds: hold_rows(line, now, wall),
+            recorded: line.holds.past().to_vec(),
             described: line.described,
             weak: line.weak[Side::Caller.index()],
             weak_callee: line.weak[Side::Callee.index()],
@@ -165,8 +183,9 @@ impl Book {
                 peer: notification.peer,
             })
         });
-        line.blocks.clone_from(&row.blocks);
-        line.works.clone_from(&row.works);
+        let until = |row: &HoldRow| row.until_ms.map(|ms| from_unix_ms_ahead(ms, now, wall));
+        let held = row.holds.iter().map(|row| (row.hold.clone(), until(row)));
+        line.holds = Holds::restored(held, row.recorded.clone());
         line.described = row.described;
         (line.strong, line.weak) = (row.strong, [row.weak, row.weak_callee]);
         (line.ttl_raised, line.ttl) = (row.ttl_raised, row.ttl);

@@ -71,7 +71,7 @@ impl Book {
 
     /// When the next thing is due for a line.
     fn due(&self, line: &Line, now: Time) -> Option<Time> {
-        let mut due: Vec<Time> = line.resume_at.into_iter().collect();
+        let mut due: Vec<Time> = line.resume_at.into_iter().chain(line.holds.due()).collect();
         for side in Side::BOTH {
             due.extend(self.filter_due(line, side, now));
             due.extend(self.question_due(line, side));
@@ -101,7 +101,7 @@ impl Book {
         let asks = self.settings.enabled
             && line.is_answered()
             && line.suspended.is_none()
-            && line.blocks.is_empty()
+            && line.holds.is_empty()
             && line.described.is_none()
             && !leg.asymmetric
             && !leg.is_held()
@@ -132,6 +132,9 @@ impl Book {
     fn look(&mut self, line: &mut Line, now: Time) -> bool {
         if line.resume_at.is_some_and(|at| at <= now) {
             self.after_bye(line, now);
+        }
+        if line.holds.expire(now) {
+            self.mark(line);
         }
         self.sync(line, now);
         self.ask_about_silence(line, now);

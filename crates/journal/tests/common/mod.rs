@@ -47,7 +47,7 @@ pub fn row(call: &str, media: Option<u32>, port: u16, version: u64) -> Row {
     let leg =
         |port: u16| serde_json::json!({"signalled": null, "relay": format!("192.0.2.1:{port}"), "modifiers": "Uc8,0,101", "names": []});
     serde_json::from_value(serde_json::json!({
-        "format": 2,
+        "format": 3,
         "key": {"call_id": call, "tag": "tag", "media": media},
         "relay": "local",
         "created_ms": version,
