@@ -1,4 +1,4 @@
-//! Sources that are not latched: how far each has shown continuity.
+//! Sources that are not latched, and how far each has shown continuity.
 
 use crate::holder::Holder;
 use crate::names::Rank;
@@ -8,13 +8,13 @@ use crate::verdict::{Component, Packet};
 use shunt_net::Endpoint;
 use std::time::Duration;
 
-/// What a source that sends like a call does must have sent lately, and how little all others: rivals that send so rarely are scanners. Who
-/// sends more than a call does has no better claim for that.
+/// Scores that tell a call from a scanner. A candidate with the first score sends at a call's rate; rivals below the second score are
+/// scanners. A rate above a call's gives no better claim.
 const LIVELY_SCORE: f32 = 15.0;
 const RARE_SCORE: f32 = 6.0;
-/// In which time a packet's weight halves.
+/// Half-life of a packet's weight in the score.
 const HALF_LIFE: Duration = Duration::from_secs(1);
-/// The mean intervals without a packet that end a run.
+/// A run ends after a pause of this many mean packet intervals.
 const PAUSE: u32 = 3;
 
 /// One source and its run.
@@ -22,14 +22,14 @@ const PAUSE: u32 = 3;
 pub(crate) struct Candidate {
     pub(crate) source: Endpoint,
     pub(crate) rank: Rank,
-    /// `None` while it has sent nothing that looks like media.
+    /// `None` until the source has sent RTP or RTCP.
     pub(crate) ssrc: Option<u32>,
     pub(crate) sequence: u16,
     pub(crate) first_sequence: u16,
     pub(crate) first: Time,
     pub(crate) last: Time,
     pub(crate) count: u32,
-    /// How long after its last packet it is a rival; `None`: for [`Policy::contest_hold`].
+    /// How long the source stays a rival after its last packet; `None`: for [`Policy::contest_hold`].
     hold: Option<Duration>,
     score: f32,
 }
@@ -52,7 +52,8 @@ impl Candidate {
         }
     }
 
-    /// A source that was latched: its run is long enough. `last`: its last packet. `hold`: how long after that it is a rival.
+    /// Makes a candidate of a formerly latched source, with a run that is long enough. `last`: time of its last packet. `hold`: how long it
+    /// stays a rival after that.
     pub(crate) fn former_holder(holder: &Holder, last: Time, hold: Option<Duration>, policy: &Policy) -> Self {
         let sequence = holder.media.map_or(0, |media| media.sequence);
         let run = (holder.interval() * policy.packets).max(policy.guard);
@@ -70,20 +71,20 @@ impl Candidate {
         }
     }
 
-    /// One more packet of the same source: it goes on with the run, after whatever pause, or begins a new one.
+    /// Counts one more packet of the source: the packet continues the run, after a pause of any length, or starts a new run.
     fn note(&mut self, policy: &Policy, component: Component, packet: &Packet, rank: Rank) {
         self.rank = rank;
         let now = packet.at;
         let score = self.score_at(now) + 1.0;
         match (self.ssrc, packet.media) {
-            // Something else in between, such as STUN.
+            // A packet between media packets, such as STUN.
             (Some(_), None) => return,
             (None, None) => self.count += 1,
             (Some(ssrc), Some(media)) if ssrc == media.ssrc => {
                 let ahead = media.sequence.wrapping_sub(self.sequence);
                 match component {
                     Component::Rtcp => self.count += 1,
-                    // Who repeats one packet shows nothing.
+                    // A repeated packet shows no continuity.
                     Component::Rtp if ahead == 0 => return,
                     Component::Rtp if ahead <= policy.max_step => {
                         self.count += 1;
@@ -99,12 +100,12 @@ impl Candidate {
         self.score = score;
     }
 
-    /// Whether it has shown continuity.
+    /// Returns whether the source has shown continuity.
     pub(crate) fn is_enough(&self, policy: &Policy) -> bool {
         self.count >= policy.packets && self.last.since(self.first) >= policy.guard
     }
 
-    /// Whether its run is as long as one at the signalled port has to be.
+    /// Returns whether the run suffices for a source at the signalled port.
     fn is_enough_at_port(&self, policy: &Policy) -> bool {
         self.count >= policy.port_packets.min(policy.packets) && self.last.since(self.first) >= policy.port_guard.min(policy.guard)
     }
@@ -113,12 +114,13 @@ impl Candidate {
         self.score * 0.5_f32.powf(now.since(self.last).as_secs_f32() / HALF_LIFE.as_secs_f32())
     }
 
-    /// The mean time between its packets.
+    /// Returns the mean time between packets.
     pub(crate) fn interval(&self) -> Duration {
         self.last.since(self.first) / self.count.saturating_sub(1).max(1)
     }
 
-    /// Whether it has only come by, or its run is over: by the interval at which it sends, for a party may send seldom.
+    /// Returns whether the source has sent only single packets, or has ended its run. The measure is its own interval, because a party may
+    /// send rarely.
     fn is_rare(&self, policy: &Policy, now: Time) -> bool {
         let pause = now.since(self.last);
         let over = pause > policy.max_gap.max(PAUSE * self.interval());
@@ -126,7 +128,7 @@ impl Candidate {
         self.score_at(now) < RARE_SCORE && (over || touches)
     }
 
-    /// Whether another source's claim is as good: the same rank or a better one, and not only noise beside media.
+    /// Returns whether this source rivals another one: it has the same rank or a better one, and does not send non-media beside media.
     fn rivals(&self, other: &Self, policy: &Policy, now: Time) -> bool {
         self.source != other.source
             && self.rank >= other.rank
@@ -135,20 +137,20 @@ impl Candidate {
             && now.since(self.last) < self.hold.unwrap_or(policy.contest_hold)
     }
 
-    /// Whether it counts beside a source at another address: it has sent just now, or more than a scanner does.
+    /// Returns whether the source counts beside one at another address: it has just sent a packet, or more packets than a scanner sends.
     fn is_beside(&self, policy: &Policy, now: Time) -> bool {
         now.since(self.last) < policy.silence || (self.count >= policy.rival_packets && now.since(self.last) < policy.contest_hold)
     }
 }
 
-/// The candidates of one stream; their number is bounded.
+/// The candidates of one stream, limited to [`Policy::candidates`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Candidates {
     list: Vec<Candidate>,
 }
 
 impl Candidates {
-    /// Note a packet; the candidate as it is now.
+    /// Counts a packet and returns its candidate.
     pub(crate) fn note(&mut self, policy: &Policy, component: Component, packet: &Packet, rank: Rank) -> Candidate {
         if let Some(known) = self.list.iter_mut().find(|candidate| candidate.source == packet.source) {
             known.note(policy, component, packet, rank);
@@ -160,7 +162,7 @@ impl Candidates {
         new
     }
 
-    /// A contestant that has shown continuity before.
+    /// Adds a contestant that has shown continuity before.
     pub(crate) fn add(&mut self, policy: &Policy, candidate: Candidate) {
         self.list.retain(|known| known.source != candidate.source);
         self.make_room(policy.candidates);
@@ -185,12 +187,12 @@ impl Candidates {
         self.list.retain(|candidate| candidate.source != source);
     }
 
-    /// Forget the sources of one stream.
+    /// Removes the sources of one stream.
     pub(crate) fn remove_stream(&mut self, ssrc: Option<u32>) {
         self.list.retain(|candidate| candidate.ssrc != ssrc);
     }
 
-    /// Those that go on with as good a claim, once a source of this rank is latched. `None`: there are none.
+    /// Returns the candidates that still send with at least this rank after `latched` was latched; `None` if there are none.
     pub(crate) fn challengers(mut self: Box<Self>, latched: Endpoint, rank: Rank, policy: &Policy, now: Time) -> Option<Box<Self>> {
         let goes_on = |candidate: &Candidate| now.since(candidate.last) <= policy.max_gap;
         self.list
@@ -198,7 +200,7 @@ impl Candidates {
         (!self.list.is_empty()).then_some(self)
     }
 
-    /// Whether a source at the signalled port has shown its run, and nobody else at an address that signalling names has sent lately.
+    /// Returns whether a source at the signalled port has completed its run, and no other source at a signalled address has sent recently.
     pub(crate) fn is_enough_at_port(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
         let sends = |other: &Candidate| other.rank > Rank::Unknown && now.since(other.last) < policy.contest_hold;
         let others = || self.list.iter().filter(|other| other.source != candidate.source);
@@ -209,18 +211,18 @@ impl Candidates {
         self.list.iter().any(|other| other.rivals(candidate, policy, now))
     }
 
-    /// Whether a source has a rival by its first packet.
+    /// Returns whether a source would have a rival with its first packet.
     pub(crate) fn would_have_rival(&self, packet: &Packet, rank: Rank, policy: &Policy) -> bool {
         self.has_rival(&Candidate::new(packet, rank), policy, packet.at)
     }
 
-    /// Whether a candidate sends like a call does, and all others so rarely that they are no rivals.
+    /// Returns whether a candidate sends at a call's rate and all others send too rarely to be rivals.
     pub(crate) fn is_alone(&self, candidate: &Candidate, policy: &Policy, now: Time) -> bool {
         let mut others = self.list.iter().filter(|other| other.source != candidate.source);
         candidate.score >= LIVELY_SCORE && others.all(|other| other.is_rare(policy, now))
     }
 
-    /// The latest source, if all that have sent lately are at its address, and when the first packet came from there.
+    /// Returns the latest source, if all recent packets came from its address, and the time of that address's first packet.
     pub(crate) fn alone(&self, policy: &Policy, now: Time) -> Option<(&Candidate, Time)> {
         let latest = self.list.iter().max_by_key(|candidate| candidate.last)?;
         let here = |candidate: &&Candidate| candidate.source.addr == latest.source.addr;
@@ -229,12 +231,12 @@ impl Candidates {
         (!beside && now.since(latest.last) < policy.former_hold).then_some((latest, first))
     }
 
-    /// Whether all of them are one stream.
+    /// Returns whether all candidates have the same SSRC.
     pub(crate) fn are_one(&self) -> bool {
         self.list.windows(2).all(|pair| pair[0].ssrc == pair[1].ssrc)
     }
 
-    /// Sources that have sent this SSRC since a time.
+    /// Returns the number of sources that have sent this SSRC since `since`.
     pub(crate) fn count_of(&self, ssrc: Option<u32>, since: Time) -> usize {
         self.list
             .iter()

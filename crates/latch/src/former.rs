@@ -1,4 +1,4 @@
-//! The stream that a port had before: a phone that still sends into the port of its last call is not the next call's party.
+//! Keeps the stream of a port's previous call out of the next call: a phone may still send there.
 
 use crate::policy::Policy;
 use crate::time::Time;
@@ -6,39 +6,39 @@ use crate::verdict::{Component, Packet};
 use shunt_net::Endpoint;
 use shunt_rtp::Source;
 
-/// Packets per second that are reckoned with while nobody looked, at most and at least.
+/// Assumed packets per second while the stream was not observed: upper and lower bound.
 const FASTEST: u128 = 500;
 const SLOWEST: u128 = 10;
 
-/// What is known of the stream that had a port before. [`crate::Latch::former`] makes it, [`crate::Latch::keep_out`] takes it.
+/// The stream that had a port before. [`crate::Latch::former`] makes it, [`crate::Latch::keep_out`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Former {
     pub source: Endpoint,
-    /// SSRC and the last sequence number, if it sent media.
+    /// SSRC and last sequence number, if it sent media.
     pub media: Option<Source>,
-    /// When that was.
+    /// Time of its last packet.
     pub last: Time,
 }
 
-/// A former stream that is kept out of the call that has the port now.
+/// A former stream that is kept out of the port's present call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptOut {
     former: Former,
     until: Time,
-    /// Another source has its SSRC, and is a stream of its own: of the former stream, only its own source is kept out.
+    /// Another source with the same SSRC has a stream of its own, so only the former source itself is kept out.
     own_source_alone: bool,
 }
 
-/// What a packet has to do with the former stream.
+/// Relation of a packet to the former stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kinship {
     GoesOn,
-    /// Same SSRC, but another stream: the new call's, as a replayed recording has.
+    /// The SSRC is the same, but the stream is the new call's, for example a replayed recording.
     Anew,
     None,
 }
 
-/// What signalling says of a packet's source.
+/// Whether signalling names the address and port of a packet's source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
     pub(crate) addr: bool,
@@ -58,7 +58,7 @@ impl KeptOut {
         now >= self.until
     }
 
-    /// Whether a packet goes on with the former stream; then that is noted. The second value: nothing is to be kept out any more.
+    /// Returns whether a packet continues the former stream, and whether the stream need not be kept out any more. Records the packet.
     pub(crate) fn goes_on(&mut self, policy: &Policy, component: Component, packet: &Packet, named: Named) -> (bool, bool) {
         let own = packet.source == self.former.source;
         if self.own_source_alone && !own {
@@ -81,8 +81,9 @@ impl KeptOut {
 }
 
 impl Former {
-    /// A new call of the same phone has another SSRC, or begins with another sequence number. One of another phone may have the same SSRC and the
-    /// same numbers, where both play one recording: then signalling names its address, or it does not go on where the former one must be by now.
+    /// A new call of the same phone has another SSRC, or starts with another sequence number. A new call of another phone may have the same
+    /// SSRC and numbers if both play one recording. Then signalling names its address, or its numbers differ from those that the former
+    /// stream must have reached.
     fn kinship(&self, policy: &Policy, component: Component, packet: &Packet, named: Named) -> Kinship {
         let own = packet.source == self.source;
         let (Some(former), Some(media)) = (self.media, packet.media) else {

@@ -1,9 +1,9 @@
-//! A map of bounded size that forgets what was not used for longest, roughly.
+//! A map of bounded size that evicts the least recently used entries, approximately.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Two maps: when the newer one is full, the older one is forgotten and the newer one takes its place.
+/// Two maps. When the newer one is full, the older one is dropped and the newer one replaces it.
 #[derive(Clone, Debug)]
 pub(crate) struct Generations<K, V> {
     newer: HashMap<K, V>,
@@ -12,7 +12,7 @@ pub(crate) struct Generations<K, V> {
 }
 
 impl<K: Eq + Hash, V> Generations<K, V> {
-    /// At most `most` entries, and at least the latest half of them.
+    /// Makes a map of at most `most` entries that keeps at least the latest half of them.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             newer: HashMap::new(),
@@ -25,7 +25,7 @@ impl<K: Eq + Hash, V> Generations<K, V> {
         self.newer.get(key).or_else(|| self.older.get(key))
     }
 
-    /// The value of a key, made if there is none; it counts as used.
+    /// Returns the value of a key, and inserts it if it is missing. The key counts as used.
     pub(crate) fn entry(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if !self.newer.contains_key(&key) && self.newer.len() >= (self.most / 2).max(1) {
             self.older = std::mem::take(&mut self.newer);

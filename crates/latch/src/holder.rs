@@ -1,4 +1,4 @@
-//! The latched source: where its sequence numbers are, and what it was before a rebinding.
+//! The latched source: its sequence numbers, and the source before a rebinding.
 
 use crate::names::Rank;
 use crate::policy::Policy;
@@ -7,27 +7,27 @@ use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
 use std::time::Duration;
 
-/// Packets per second that are reckoned with until more is known.
+/// Assumed packets per second before a measurement.
 const USUAL_RATE: f32 = 50.0;
-/// The rate of one that sends less often.
+/// Lowest rate, in packets per second.
 const SLOWEST_RATE: f32 = 0.1;
-/// The mean intervals without a packet after which a source is silent.
+/// A source is silent after this many mean packet intervals.
 const PAUSE: u32 = 3;
 const SHORT_PAUSE: u32 = 2;
-/// Over how long a rate is measured at least.
+/// Minimum time over which a rate is measured.
 const MEASURED: Duration = Duration::from_millis(100);
-/// How far a new source may begin behind the last number known, and how far ahead beyond what the rate says.
+/// How far a new source may start behind the last known number, and how far ahead of what the rate predicts.
 const BEHIND: u16 = 64;
 const AHEAD: f32 = 100.0;
-/// A window of numbers that is larger proves nothing.
+/// A wider window of numbers proves nothing.
 const WIDEST: f32 = 20_000.0;
 
-/// The source before a rebinding, which comes back if that was an injection.
+/// The source before a rebinding. It is restored if the rebinding was an injection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Previous {
     pub(crate) source: Endpoint,
     pub(crate) ssrc: u32,
-    /// The first number of the run that took over: a packet of the old source with this number or a later one was sent after it.
+    /// First number of the run that took over. A packet of the old source with this number or a later one was sent after the rebinding.
     pub(crate) from: u16,
 }
 
@@ -36,18 +36,18 @@ pub(crate) struct Previous {
 pub(crate) struct Holder {
     pub(crate) source: Endpoint,
     pub(crate) rank: Rank,
-    /// SSRC and sequence number when it was last looked at.
+    /// SSRC and sequence number at the last observation.
     pub(crate) media: Option<Source>,
     pub(crate) seen: Time,
-    /// Packets per second, from the steps of the sequence number since the mark.
+    /// Packets per second, from the growth of the sequence number since `marked`.
     rate: f32,
     marked: Time,
     marked_sequence: u16,
     measured: bool,
-    /// Packets in a row, as far as they are seen here, and whether they have been enough once.
+    /// Observed packets in a row, and whether a run has ever been long enough.
     run: u32,
     steady: bool,
-    /// When it was latched; `None`: long ago.
+    /// When the source was latched; `None`: long ago.
     pub(crate) since: Option<Time>,
     pub(crate) previous: Option<Box<Previous>>,
 }
@@ -70,7 +70,7 @@ impl Holder {
         }
     }
 
-    /// A packet of the latched source, or what is known of its numbers from elsewhere.
+    /// Records a packet of the latched source, or its numbers from another observer.
     pub(crate) fn sync(&mut self, policy: &Policy, now: Time, media: Source) {
         let same = self.media.is_some_and(|before| before.ssrc == media.ssrc);
         let goes_on = same && now.since(self.seen) <= policy.max_gap;
@@ -101,35 +101,35 @@ impl Holder {
         self.measured = true;
     }
 
-    /// What its run as a candidate says of how often it sends.
+    /// Takes the packet interval of the source's run as a candidate.
     pub(crate) fn sends_each(&mut self, interval: Duration) {
         if interval > MEASURED {
             self.measure(interval.as_secs_f32().recip());
         }
     }
 
-    /// The mean time between its packets.
+    /// Returns the mean time between packets.
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_secs_f32(self.rate.max(SLOWEST_RATE).recip())
     }
 
-    /// How long it must send nothing to count as silent: at least this time, and longer if it sends seldom.
+    /// Returns the pause after which the source is silent: `least`, or longer if it sends rarely.
     pub(crate) fn patience(&self, least: Duration) -> Duration {
         least.max(PAUSE * self.interval())
     }
 
-    /// The same where a mistake costs nothing, because the relay gets both sources then.
+    /// Returns the shorter pause for cases in which a mistake costs nothing, because the relay then gets both sources.
     pub(crate) fn short_patience(&self, least: Duration) -> Duration {
         least.max(SHORT_PAUSE * self.interval())
     }
 
-    /// Whether it has only touched the port, as far as that is seen here, though it had the time to send like a call does.
+    /// Returns whether the source has sent only single packets here since it was latched, although it had time for a run.
     pub(crate) fn has_only_touched(&self, policy: &Policy, now: Time) -> bool {
         !self.steady && self.since.is_some_and(|since| now.since(since) > policy.max_gap)
     }
 
-    /// Whether a run of the same SSRC that began at a time with a number goes on where this source ended. `known`: its last number, if
-    /// that is known from elsewhere.
+    /// Returns whether a run of the same SSRC that started at time `at` with number `first` continues this source. `known`: the source's
+    /// last number from another observer.
     pub(crate) fn goes_on_with(&self, first: u16, at: Time, known: Option<u16>) -> bool {
         let Some(media) = self.media else { return false };
         let last = known.unwrap_or(media.sequence);

@@ -1,4 +1,4 @@
-//! Judging packets: who is latched, and who is not.
+//! Judges packets: latches, contests, restores and ignores sources.
 
 use crate::candidate::Candidate;
 use crate::former::Named;
@@ -14,14 +14,14 @@ use shunt_net::Endpoint;
 use shunt_rtp::{Source, sequence};
 use std::time::Duration;
 
-/// A second move within this time after one is one too many.
+/// A second move within this time makes the source unstable.
 const ROAMING: Duration = Duration::from_secs(5);
-/// How long a source has to stay put to be latched again.
+/// How long an unstable source must keep its address before it is latched again.
 const UNSTABLE: Duration = Duration::from_secs(30);
 
 impl Latch {
-    /// Judge one packet. `facts`: when the latched source's last packet came, by who sees all of its packets and tells them by [`Latch::sync`]; `None` where its
-    /// packets are not seen here.
+    /// Judges one packet. `facts`: the time of the latched source's last packet, from a caller that sees all its packets and reports them
+    /// by [`Latch::sync`]; `None` if they are not seen here.
     pub fn observe(&mut self, policy: &Policy, parties: &Parties, scanners: &Scanners, packet: &Packet, facts: Option<Facts>) -> Verdict {
         let (now, source) = (packet.at, packet.source);
         if self.asymmetric {
@@ -64,7 +64,7 @@ impl Latch {
             Some(before) if now >= before.until => {
                 let holder = before.holder.as_ref().filter(|_| self.holder.is_none());
                 if let Some(holder) = holder {
-                    // Signalling has moved the party, and its media has stayed: it needs to show nothing anew.
+                    // Signalling moved the party but its media stayed, so the source need not show continuity again.
                     let goes_on = Candidate::former_holder(holder, now, None, policy);
                     self.candidates.get_or_insert_default().add(policy, goes_on);
                 }
@@ -76,7 +76,7 @@ impl Latch {
         }
     }
 
-    /// Whether a packet is of the latched source whose address does not stay put; then that is noted.
+    /// Returns whether a packet is of the latched, unstable source, and then records its new address.
     fn roams(&mut self, packet: &Packet) -> bool {
         let unstable = self.is_unstable(packet.at);
         let Some(holder) = self.holder.as_mut().filter(|_| unstable) else {
@@ -121,7 +121,7 @@ impl Latch {
         self.names.rank(source, identity)
     }
 
-    /// Names, parties and scanners change: so does what the latched source's claim is worth. A scanner loses it.
+    /// Reevaluates the latched source's rank, because names, parties and scanners change. A scanner loses its latch.
     fn review_holder(&mut self, parties: &Parties, scanners: &Scanners, now: Time) {
         let Some(source) = self.learned() else { return };
         let rank = self.rank_of(parties, scanners, now, source);
@@ -132,7 +132,7 @@ impl Latch {
         }
     }
 
-    /// A packet of some source while nothing is latched.
+    /// Judges a packet while nothing is latched.
     fn compete(&mut self, policy: &Policy, packet: &Packet, rank: Rank, suspicion: Suspicion) -> Verdict {
         let now = packet.at;
         let candidates = self.candidates.get_or_insert_default();
@@ -166,7 +166,7 @@ impl Latch {
         Verdict::Latched
     }
 
-    /// A packet of another source than the latched one.
+    /// Judges a packet of a source other than the latched one.
     fn challenge(&mut self, policy: &Policy, packet: &Packet, rank: Rank, facts: Option<Facts>) -> Verdict {
         let now = packet.at;
         if let Some(verdict) = self.come_back(policy, packet, rank, facts) {
@@ -179,7 +179,7 @@ impl Latch {
         self.decide(policy, now, &candidate, facts, facts.is_some())
     }
 
-    /// The source before a rebinding sends again: it has moved back, or it had never gone.
+    /// Judges a packet of the source before a rebinding: it has moved back, or it has never left.
     fn come_back(&mut self, policy: &Policy, packet: &Packet, rank: Rank, facts: Option<Facts>) -> Option<Verdict> {
         let (holder, media) = (self.holder.as_ref()?, packet.media?);
         let previous = holder.previous.as_deref()?;
@@ -187,7 +187,7 @@ impl Latch {
             return None;
         }
         let now = packet.at;
-        // A late packet of the old path.
+        // A late packet from the old path.
         if sequence::distance(media.sequence, previous.from) < 0 {
             return Some(Verdict::Ignored(Ignored::Mismatch));
         }
@@ -195,7 +195,7 @@ impl Latch {
         if !both_send {
             return None;
         }
-        // The same numbers from both: one of them injects, and it is not who was there before.
+        // Both sources send the same numbers, so one injects. It is not the source that was there before.
         let overlap = holder
             .media
             .is_some_and(|newer| sequence::distance(media.sequence, newer.sequence) <= 0);
@@ -211,7 +211,7 @@ impl Latch {
         Some(Verdict::Restored)
     }
 
-    /// What a challenger has shown, against the latched source. `seen`: the latter's packets come in here.
+    /// Compares a challenger's run with the latched source. `seen`: the latched source's packets arrive here.
     fn decide(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>, seen: bool) -> Verdict {
         let Some(holder) = &self.holder else { return Verdict::Waiting };
         let ssrc = holder.media.map(|media| media.ssrc);
@@ -224,14 +224,14 @@ impl Latch {
         }
         let better = challenger.rank > holder.rank || (ssrc.is_none() && challenger.ssrc.is_some() && challenger.rank == holder.rank);
         let equal = challenger.rank == holder.rank;
-        // At a shared address the signalled port is a better claim, but no identity: who has it and falls silent gives way.
+        // At a shared address the signalled port is a better claim but no identity. Its holder gives way when it falls silent.
         let beside = holder.rank == Rank::SharedPort && challenger.rank == Rank::Shared;
         let in_window = (equal || beside)
             && self
                 .signalled
                 .is_some_and(|signalled| now.since(signalled) < policy.signalling_window);
         let on_probation = (equal || beside) && self.on_probation(policy, now);
-        // A far side may move within its address without a word of signalling, as a media server that another one takes over from.
+        // A remote endpoint may move within its address without signalling, for example when another media server takes over.
         let named = self.component == Component::Rtp && challenger.rank > Rank::Unknown;
         if !(better || in_window || on_probation || named) {
             return Verdict::Ignored(Ignored::Mismatch);
@@ -266,7 +266,7 @@ impl Latch {
         }
         let stays = beside || (policy.last_resort && challenger.rank == Rank::Unknown);
         if (seems_gone && !policy.last_resort) || (enough && on_probation && !stays) {
-            // The relay, which sees both of them now, does as it would without a data plane.
+            // The relay gets both sources now and acts as it would without a data plane.
             let hold = (seems_gone && identity).then_some(policy.silence);
             return self.contest(policy, facts.last_packet, hold);
         }
@@ -277,8 +277,8 @@ impl Latch {
         }
     }
 
-    /// A source that moves twice in a few seconds, or with each packet, does not stay put: the same stream comes from several others, or from
-    /// another one just after a rebinding.
+    /// Detects an unstable source, which moves twice in a few seconds or with each packet: its stream comes from several other sources, or
+    /// from another one just after a rebinding.
     fn decide_roaming(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Option<Verdict> {
         let holder = self.holder.as_ref().filter(|_| self.component == Component::Rtp)?;
         let ssrc = holder.media.map(|media| media.ssrc);
@@ -320,7 +320,7 @@ impl Latch {
         since.is_some_and(|since| now.since(self.answered.map_or(since, |answered| answered.max(since))) < policy.probation)
     }
 
-    /// The same SSRC from another source. RTCP comes too rarely for a run: there, the address has to be named.
+    /// Judges the same SSRC from another source. RTCP is too rare for a run, so its address must be signalled.
     fn decide_rebinding(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Verdict {
         let rtcp = self.component == Component::Rtcp;
         if rtcp && challenger.rank == Rank::Unknown {
@@ -343,7 +343,7 @@ impl Latch {
         self.follow(policy, challenger, now)
     }
 
-    /// The same SSRC goes on from another source; the one before comes back if it sends a later number after all.
+    /// Latches the new source of the same SSRC. The old source is restored if it later sends a higher number.
     fn follow(&mut self, policy: &Policy, challenger: &Candidate, now: Time) -> Verdict {
         let before = self.holder.take();
         self.take(policy, challenger.source, media_of(challenger), challenger.rank, now);
@@ -361,7 +361,7 @@ impl Latch {
         Verdict::Moved
     }
 
-    /// Two sources claim the stream with equal right: neither has it.
+    /// Two sources have equal claims: neither is latched.
     fn contest(&mut self, policy: &Policy, last_packet: Time, hold: Option<Duration>) -> Verdict {
         if let Some(holder) = self.holder.take() {
             let contestant = Candidate::former_holder(&holder, last_packet, hold, policy);
@@ -371,7 +371,7 @@ impl Latch {
         Verdict::Contested
     }
 
-    /// After [`Verdict::Ask`]: what is known of the latched source. The verdict is on the source that was asked for.
+    /// Answers [`Verdict::Ask`] with what is known of the latched source. The verdict concerns the challenger `source`.
     pub fn answer(&mut self, now: Time, policy: &Policy, source: Endpoint, facts: Facts) -> Verdict {
         let Some(challenger) = self.candidates.as_ref().and_then(|candidates| candidates.get(source)).copied() else {
             let known = self.learned() == Some(source);

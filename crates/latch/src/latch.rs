@@ -13,16 +13,17 @@ use shunt_rtp::Source;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A source that is not latched for a while.
+/// A source that must not be latched until a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantined {
     pub(crate) source: Endpoint,
     pub(crate) until: Time,
-    /// What it was latched with, where signalling has moved the party: it may be the party's still. `None`: it injected packets.
+    /// The latched state before signalling moved the party, because the source may still be the party's. `None`: the source injected
+    /// packets.
     pub(crate) holder: Option<Holder>,
 }
 
-/// The learned source of one stream: of one party, RTP or RTCP.
+/// The learned source of one stream: one party's RTP or RTCP.
 #[derive(Clone, Debug)]
 pub struct Latch {
     pub(crate) component: Component,
@@ -37,11 +38,11 @@ pub struct Latch {
     pub(crate) quarantined: Option<Box<Quarantined>>,
     pub(crate) former: Option<Box<KeptOut>>,
     pub(crate) touches: Touches,
-    /// A rebinding went wrong: until then the next one is slow.
+    /// Rebindings are slow until then, because one was an injection.
     pub(crate) slow_until: Option<Time>,
-    /// When a rebinding was last followed.
+    /// Time of the last rebinding.
     pub(crate) moved: Option<Time>,
-    /// The source does not stay put: until then it is not latched for good.
+    /// The source is unstable until then, and is not latched for good.
     pub(crate) unstable_until: Option<Time>,
 }
 
@@ -66,19 +67,19 @@ impl Latch {
         }
     }
 
-    /// The latched source.
+    /// Returns the latched source.
     #[must_use]
     pub fn learned(&self) -> Option<Endpoint> {
         self.holder.as_ref().map(|holder| holder.source)
     }
 
-    /// The SSRC of the latched source.
+    /// Returns the SSRC of the latched source.
     #[must_use]
     pub fn ssrc(&self) -> Option<u32> {
         self.holder.as_ref().and_then(|holder| holder.media).map(|media| media.ssrc)
     }
 
-    /// How good the latched source's claim is.
+    /// Returns the rank of the latched source's claim.
     #[must_use]
     pub fn rank(&self) -> Option<Rank> {
         self.holder.as_ref().map(|holder| holder.rank)
@@ -99,10 +100,10 @@ impl Latch {
         &self.names
     }
 
-    /// The sources that a filter before the port must let in besides the named addresses: the latched one, or all that have shown
-    /// continuity, or the only one that sends, from [`Policy::guard`] after its first packet on; and the one that the party had before
-    /// signalling moved it. `quiet`: no port scan is under way ([`crate::Scanners::are_quiet`]), and no
-    /// candidate has sent to other ports than its own; else only continuity counts.
+    /// Returns the sources that a source filter must admit in addition to the signalled addresses. These are the latched source, or
+    /// otherwise all sources with continuity, and the only source that sends, from [`Policy::guard`] after its first packet on. The party's
+    /// source before a signalled move is also admitted. `quiet`: no port scan is under way ([`crate::Scanners::are_quiet`]), and no
+    /// candidate has sent to other ports; otherwise a single source needs continuity.
     #[must_use]
     pub fn admitted(&self, policy: &Policy, now: Time, quiet: bool) -> Vec<Endpoint> {
         let candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
@@ -123,7 +124,7 @@ impl Latch {
         (now.since(first) >= policy.guard).then_some((candidate, first))
     }
 
-    /// When [`Latch::admitted`] or [`Latch::tentative`] may come to another result without a packet.
+    /// Returns when [`Latch::admitted`] or [`Latch::tentative`] may change without a packet.
     #[must_use]
     pub fn review_due(&self, policy: &Policy) -> Option<Time> {
         let candidates = self.candidates.as_ref().filter(|_| self.holder.is_none())?;
@@ -131,9 +132,9 @@ impl Latch {
         Some(first.max(self.answered.unwrap_or(first)) + policy.guard)
     }
 
-    /// Where a relay sends to a party that is not latched yet: to the only source that sends, from its second packet on, if signalling names its
-    /// address and its first packet came within [`Policy::signalling_window`] after the answer. A packet of another source ends that. Anyone can
-    /// send one packet, or touch every port.
+    /// Returns where a relay sends media for a party that is not latched yet: to the only source that sends, from its second packet on.
+    /// Signalling must name its address, and its first packet must have come within [`Policy::signalling_window`] after the answer. A
+    /// packet of another source ends this. These conditions exist because any host can send one packet, or touch every port.
     #[must_use]
     pub fn tentative(&self, policy: &Policy, now: Time) -> Option<Endpoint> {
         let (candidate, first) = self.alone(policy, now)?;
@@ -144,7 +145,7 @@ impl Latch {
         (in_time && goes_on && is_one && candidate.rank > Rank::Unknown).then_some(candidate.source)
     }
 
-    /// Whether nothing has come from the party that may be its own: no source is latched, none has sent lately, and none is quarantined.
+    /// Returns whether the party has sent nothing: no source is latched, has sent recently, or is quarantined.
     #[must_use]
     pub fn is_silent(&self, policy: &Policy, now: Time) -> bool {
         let sends = |candidate: &Candidate| now.since(candidate.last) < policy.former_hold;
@@ -153,13 +154,13 @@ impl Latch {
         self.holder.is_none() && !self.contested && !any && !quarantined
     }
 
-    /// Whether the party's source does not stay put: it is to be left to the relay.
+    /// Returns whether the party's source is unstable, so that its stream stays on the relay.
     #[must_use]
     pub fn is_unstable(&self, now: Time) -> bool {
         self.unstable_until.is_some_and(|until| now < until)
     }
 
-    /// When [`Latch::is_unstable`] ends.
+    /// Returns when [`Latch::is_unstable`] ends.
     #[must_use]
     pub fn unstable_until(&self) -> Option<Time> {
         self.unstable_until
@@ -167,23 +168,23 @@ impl Latch {
 
     // -- signalling ------------------------------------------------------------------------------
 
-    /// A command or SDP names the party (again): these are its names from now on, and it may move for a while.
+    /// Replaces the party's names after a command or SDP. The party may move for [`Policy::signalling_window`].
     pub fn signal(&mut self, now: Time, names: Names) {
         self.names = names;
         self.signalled = Some(now);
     }
 
-    /// One more name: a copy of SIP, or for RTCP the address that RTP was learned from.
+    /// Adds a name from a SIP copy, or for RTCP the address of the learned RTP source. Returns whether it is new.
     pub fn add_name(&mut self, name: Name) -> bool {
         self.names.add(name)
     }
 
-    /// The call was answered: parties begin to send.
+    /// Records the answer of the call, after which parties start to send.
     pub fn answer_seen(&mut self, now: Time) {
         self.answered = Some(now);
     }
 
-    /// Modifier A: nothing is latched, and who sends from a named address is the party.
+    /// Sets modifier A: nothing is latched, and every source at a signalled address is the party.
     pub fn set_asymmetric(&mut self, asymmetric: bool) {
         if asymmetric != self.asymmetric {
             self.asymmetric = asymmetric;
@@ -197,7 +198,7 @@ impl Latch {
         self.contested = false;
     }
 
-    /// Learn anew. `quarantine`: signalling has moved the party, so the source so far is not latched for a while.
+    /// Starts learning again. `quarantine`: signalling has moved the party, so the former source is not latched for a while.
     pub fn forget(&mut self, now: Time, policy: &Policy, quarantine: bool) {
         let before = self.holder.take().filter(|_| quarantine);
         if let Some(holder) = before {
@@ -211,7 +212,7 @@ impl Latch {
         self.release();
     }
 
-    /// What another process had latched.
+    /// Takes over a source that another process had latched.
     pub fn adopt(&mut self, now: Time, source: Endpoint, media: Option<Source>) {
         self.release();
         let mut holder = Holder::new(source, Rank::Unknown, media, now);
@@ -219,7 +220,7 @@ impl Latch {
         self.holder = Some(holder);
     }
 
-    /// The stream as the next call at its port has to keep it out.
+    /// Returns the stream for the port's next call, which keeps it out.
     #[must_use]
     pub fn former(&self) -> Option<Former> {
         let holder = self.holder.as_ref()?;
@@ -230,31 +231,31 @@ impl Latch {
         })
     }
 
-    /// The port was another call's, whose phone may still send.
+    /// Keeps out the stream of another call that had the port before and whose phone may still send.
     pub fn keep_out(&mut self, now: Time, policy: &Policy, former: Former) {
         self.former = Some(Box::new(KeptOut::new(former, now + policy.former_hold)));
     }
 
-    /// A packet of the latched source, or its number by the counts of who forwards its packets: so that a rebinding is recognised.
+    /// Records a packet of the latched source, or its number from the counters of the forwarder, so that a rebinding can be recognised.
     pub fn sync(&mut self, now: Time, policy: &Policy, media: Source) {
         if let Some(holder) = &mut self.holder {
             holder.sync(policy, now, media);
         }
     }
 
-    /// Whether a source is latched.
+    /// Returns whether a source is latched.
     #[must_use]
     pub fn is_latched_to(&self, source: Endpoint) -> bool {
         self.learned() == Some(source)
     }
 
-    /// Whether signalling names this very source.
+    /// Returns whether signalling names this address and port.
     #[must_use]
     pub fn names_source(&self, source: Endpoint) -> bool {
         self.names.iter().any(|name| *name == source.into())
     }
 
-    /// A source is blocked elsewhere: it is no candidate any more, and not latched.
+    /// Removes a blocked source from the latch and from the candidates.
     pub fn expel(&mut self, source: Endpoint) {
         if let Some(candidates) = &mut self.candidates {
             candidates.remove(source);
@@ -264,33 +265,33 @@ impl Latch {
         }
     }
 
-    /// Whether an address is named.
+    /// Returns whether signalling names an address.
     #[must_use]
     pub fn names_address(&self, addr: IpAddr) -> bool {
         self.names.has_address(addr)
     }
 
-    /// Whether the packet's stream has come to this port lately, from an unknown source. `packet`: of the other party's port; a party sends to its own
-    /// port only.
+    /// Returns whether the packet's stream has recently come to this port from an unknown source. `packet`: a packet at the other party's
+    /// port. A party sends to its own port only.
     #[must_use]
     pub fn has_met(&self, policy: &Policy, packet: &Packet) -> bool {
         self.touches.has_stream(policy, packet)
     }
 
-    /// Whether an address of the candidates here has sent to the other party's port too.
+    /// Returns whether the address of a candidate here has also sent to the other party's port.
     #[must_use]
     pub fn shares_candidates_with(&self, other: &Self, policy: &Policy, now: Time) -> bool {
         let mut candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
         candidates.any(|candidate| other.touches.has_address(policy, now, candidate.source.addr))
     }
 
-    /// How many sources are told apart now.
+    /// Returns the number of candidates.
     #[must_use]
     pub fn candidate_count(&self) -> usize {
         self.candidates.as_ref().map_or(0, |candidates| candidates.len())
     }
 
-    /// How long ago the latched source's number was last brought up to date.
+    /// Returns the age of the latched source's last known sequence number.
     #[must_use]
     pub fn sync_age(&self, now: Time) -> Option<Duration> {
         self.holder.as_ref().map(|holder| now.since(holder.seen))

@@ -1,4 +1,4 @@
-//! Learning of a whole process: all latches judge by the same policy, parties and scanners.
+//! Learning for a whole process: all latches share policy, parties and scanners.
 
 use crate::latch::Latch;
 use crate::names::Names;
@@ -9,7 +9,7 @@ use crate::time::Time;
 use crate::verdict::{Component, Facts, Ignored, Packet, Verdict};
 use shunt_net::Endpoint;
 
-/// What the latches of a process share.
+/// State that the latches of a process share.
 #[derive(Clone, Debug, Default)]
 pub struct Learner {
     pub policy: Policy,
@@ -23,8 +23,8 @@ impl Learner {
         Self { policy, ..Self::default() }
     }
 
-    /// A packet at relay port `port` of a stream: [`Latch::observe`], and scanners who touch the ports of several calls, or both ports of one, are
-    /// noticed. `elsewhere`: its stream has come to the other party's port ([`Latch::has_met`]).
+    /// Judges a packet at relay port `port` of a stream ([`Latch::observe`]), and detects scanners that touch the ports of several calls,
+    /// or both ports of one. `elsewhere`: the packet's stream has come to the other party's port ([`Latch::has_met`]).
     pub fn observe(&mut self, latch: &mut Latch, elsewhere: bool, port: u16, packet: &Packet, facts: Option<Facts>) -> Verdict {
         if !latch.is_latched_to(packet.source) {
             if !latch.names_source(packet.source) {
@@ -40,13 +40,13 @@ impl Learner {
         latch.observe(&self.policy, &self.parties, &self.scanners, packet, facts)
     }
 
-    /// A packet at a relay port that no call has.
+    /// Records a packet at a relay port without a call.
     pub fn missed(&mut self, now: Time, source: Endpoint, port: u16) -> Option<Found> {
         let is_party = self.parties.contains(source.addr);
         self.scanners.missed(now, source, port, is_party)
     }
 
-    /// A latch whose party signalling names, less the addresses that can be nobody's.
+    /// Makes a latch with the signalled names, except addresses that name no party.
     #[must_use]
     pub fn latch(&self, now: Time, component: Component, names: Names) -> Latch {
         let mut latch = Latch::new(component);
@@ -54,7 +54,7 @@ impl Learner {
         latch
     }
 
-    /// Without the addresses of SIP servers, proxies and relays.
+    /// Removes the addresses of SIP servers, proxies and relays.
     #[must_use]
     pub fn nameable(&self, names: Names) -> Names {
         names.iter().filter(|name| !self.parties.is_own(name.addr)).copied().collect()

@@ -1,46 +1,48 @@
-//! Learning who is behind the NAT: which source address and port a media stream has.
+//! Learns the source address and port of a media stream whose party may be behind NAT.
 //!
-//! A relay that takes the first packet at a port for its party's lets anybody who sprays the port range steal or inject a stream (RTP Bleed,
-//! CVE-2017-14114; RTP Inject, CVE-2025-53399). A [`Latch`] is the state machine of one stream, that is of one party's RTP or RTCP. Packets
-//! from sources other than the latched one come in, a [`Verdict`] on each goes out. There is no I/O, and time comes in as an argument.
+//! A relay that trusts the first packet at a port lets anyone who scans the port range steal or inject a stream (RTP Bleed, CVE-2017-14114;
+//! RTP Inject, CVE-2025-53399). A [`Latch`] is the state machine of one stream: one party's RTP or RTCP. Packets of sources other than the
+//! latched one go in, and a [`Verdict`] on each comes out. There is no I/O, and time is an argument.
 //!
-//! # What counts
+//! # Claims
 //!
-//! *Names.* Signalling names addresses of a party: SDP's connection address, also where it differs from the SIP source; the SIP source; the
-//! place that an INVITE goes to. A name with a port is better than one without. An address of several parties ([`Parties`]), or one from
-//! which somebody scans ([`Scanners`]), is no identity. See [`Rank`].
+//! *Names.* Signalling names addresses of a party: SDP's connection address, the SIP source, and the destination of an INVITE. A name with
+//! a port is better than one without. An address that several parties share ([`Parties`]), or that scans ([`Scanners`]), does not identify
+//! a party. See [`Rank`].
 //!
-//! *Continuity.* A source shows a run of packets of one SSRC with advancing sequence numbers, at least [`Policy::packets`] of them over
-//! [`Policy::guard`], without a pause of [`Policy::max_gap`]. Scanners, whatever address they use, touch each port too rarely for that, or
-//! repeat themselves. At the very address and port that signalling names, [`Policy::port_packets`] over [`Policy::port_guard`] do, as long as
-//! nobody else at a named address sends and nobody scans from there.
+//! *Continuity.* A source shows continuity by a run of packets of one SSRC with advancing sequence numbers: at least [`Policy::packets`]
+//! over [`Policy::guard`]. Scanners touch each port too rarely for a run, or repeat themselves. At the signalled address and port,
+//! [`Policy::port_packets`] over [`Policy::port_guard`] suffice if no other source at a signalled address sends, and the address does not
+//! scan.
 //!
 //! # The life of a stream
 //!
-//! *Open*: nothing is latched. A source with a name that is an identity is latched at once. Any other needs continuity, and no rival: no other
-//! source of the same rank or a better one with a run of [`Policy::rival_packets`] in the last [`Policy::contest_hold`].
+//! *Open*: nothing is latched. A source at a signalled address that identifies the party is latched at once. Any other source needs
+//! continuity and no rival. A rival is another source of at least the same rank with a run of [`Policy::rival_packets`] in the last
+//! [`Policy::contest_hold`].
 //!
-//! *Contested*: there is a rival. Nothing is latched; who has shown continuity is among the [`Latch::admitted`], so that a source filter never
-//! keeps a party out for longer than the attack lasts. The contest ends when all but one have fallen silent, or send only now and then.
+//! *Contested*: there is a rival, and nothing is latched. Sources with continuity are among [`Latch::admitted`], so a source filter never
+//! keeps a party out for longer than the attack lasts. The contest ends when all but one source have fallen silent or send only rarely.
 //!
-//! *Latched*. The stream stays with its source; others are a source mismatch, except:
-//! * a source of a better rank takes over: a named address where an unknown one was latched;
-//! * in the first seconds ([`Policy::probation`], counted anew from the answer) another source with continuity and the same rank makes the
-//!   stream contested: who comes first is not always the party;
-//! * another source with continuity and the same rank takes over from one that has fallen silent: after signalling, for
-//!   [`Policy::signalling_window`], from an unknown source too; at other times only from a named address that is an identity;
-//! * the same SSRC from another source is a NAT rebinding: it takes over after [`Policy::rebind_packets`] packets whose sequence numbers go on
-//!   where the old ones ended, if the old source has been silent for [`Policy::rebind_silence`] (else for a second). If the old source sends
-//!   a later number after all, it was an injection: the stream goes back at once, and for a minute only a second of silence convinces.
+//! *Latched*: the stream stays with its source. Other sources are source mismatches, except:
+//! * A source of a better rank takes over, for example at a signalled address where an unknown source was latched.
+//! * During [`Policy::probation`], which restarts at the answer, another source with continuity and the same rank makes the stream
+//!   contested, because the first source need not be the party.
+//! * Another source with continuity and the same rank replaces a silent source. For [`Policy::signalling_window`] after signalling this
+//!   includes unknown sources; later the address must be signalled and identify the party.
+//! * The same SSRC from another source is a NAT rebinding. It takes over after [`Policy::rebind_packets`] packets that continue the
+//!   sequence numbers, if the old source has been silent for [`Policy::rebind_silence`] (otherwise for a second). If the old source then
+//!   sends a later number, the rebinding was an injection. The stream returns at once, and for a minute a rebinding needs a second of
+//!   silence.
 //!
-//! Where the latched source's packets are not seen, because a data plane forwards them, the verdict is [`Verdict::Ask`]: the caller looks
-//! when the source's last packet came, and calls [`Latch::answer`].
+//! A data plane may forward the latched source's packets unseen. Then the verdict is [`Verdict::Ask`]: the caller reads the time of the
+//! source's last packet and calls [`Latch::answer`].
 //!
 //! *Quarantined* are the old source after signalling has moved the party ([`Latch::forget`]), and the stream of the call that had the port
-//! before ([`Former`]), as long as it goes on.
+//! before ([`Former`]), while it continues.
 //!
-//! An off-path attacker, who never sees the media, can at worst keep a stream contested (on the relay) while he sends steadily from an address
-//! of the same rank; he is latched only where no party sends.
+//! An off-path attacker, who never sees the media, can at worst keep a stream contested (on the relay) by sending steadily from an address
+//! of the same rank. The attacker is latched only if no party sends.
 #![forbid(unsafe_code)]
 
 mod candidate;

@@ -1,16 +1,16 @@
-//! The addresses that signalling names for a party, and what a name is worth.
+//! The addresses that signalling names for a party, and the rank of each claim.
 
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// Names of one party that are kept: the latest.
+/// Most names kept for one party; the latest stay.
 const MOST: usize = 8;
 
 /// An address, or an address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     pub addr: IpAddr,
-    /// `None` where only the address is known, as of the SIP source.
+    /// `None` if only the address is known, as with a SIP source.
     pub port: Option<u16>,
 }
 
@@ -33,29 +33,29 @@ impl From<Endpoint> for Name {
     }
 }
 
-/// How good a source's claim is by what signalling says. Of two claims the better one counts.
+/// Rank of a source's claim by signalling, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rank {
     /// Signalling does not name the address.
     Unknown,
-    /// It names the address, which is no identity: several parties are there, or somebody who scans.
+    /// Signalling names the address, but several parties share it, or it scans.
     Shared,
-    /// The same, with the very port.
+    /// The same, with the signalled port.
     SharedPort,
-    /// It names the address.
+    /// Signalling names the address.
     Address,
-    /// It names address and port.
+    /// Signalling names address and port.
     Port,
 }
 
 impl Rank {
-    /// Whether a source with this claim is latched by its first packet.
+    /// Returns whether a source with this claim is latched by its first packet.
     #[must_use]
     pub fn at_once(self) -> bool {
         self >= Self::Address
     }
 
-    /// Whether signalling names the very port.
+    /// Returns whether signalling names the port.
     #[must_use]
     pub fn names_port(self) -> bool {
         matches!(self, Self::SharedPort | Self::Port)
@@ -73,7 +73,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Add a name; a null address is none. Returns whether it was new.
+    /// Adds a name, unless the address is null. Returns whether it was new.
     pub fn add(&mut self, name: Name) -> bool {
         if !is_new(&self.names, &name) {
             return false;
@@ -97,7 +97,7 @@ impl Names {
         self.names.iter().any(|name| name.addr == addr)
     }
 
-    /// The claim of a source. `identity`: whether its address stands for one party.
+    /// Returns the rank of a source. `identity`: its address identifies one party.
     #[must_use]
     pub fn rank(&self, source: Endpoint, identity: bool) -> Rank {
         let exact = self.names.contains(&source.into());

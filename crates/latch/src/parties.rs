@@ -1,4 +1,4 @@
-//! How many parties of running calls are at an address.
+//! Counts the parties of running calls at each address.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// An address of the SIP server, a proxy or a relay: messages of all parties come from there, so it names nobody.
+    /// Adds an address of a SIP server, proxy or relay. It names no party, because messages of all parties come from there.
     pub fn declare_own(&mut self, addr: IpAddr) {
         self.own.insert(addr);
     }
@@ -21,14 +21,14 @@ impl Parties {
         self.own.contains(&addr)
     }
 
-    /// A party is at an address: once for each party, however many streams it has. Returns whether it is the first one there.
+    /// Adds a party at an address, once for all its streams. Returns whether it is the first one there.
     pub fn join(&mut self, addr: IpAddr) -> bool {
         let count = self.counts.entry(addr).or_default();
         *count = count.saturating_add(1);
         *count == 1
     }
 
-    /// The party's call is over, or it has moved.
+    /// Removes a party whose call has ended, or that has moved.
     pub fn leave(&mut self, addr: IpAddr) {
         if let Some(count) = self.counts.get_mut(&addr) {
             *count -= 1;
@@ -43,7 +43,7 @@ impl Parties {
         self.counts.contains_key(&addr)
     }
 
-    /// Whether several parties are at an address.
+    /// Returns whether several parties are at an address.
     #[must_use]
     pub fn is_shared(&self, addr: IpAddr) -> bool {
         self.counts.get(&addr).is_some_and(|count| *count > 1)

@@ -1,51 +1,51 @@
-//! When a source is latched.
+//! Thresholds for latching a source.
 
 use std::time::Duration;
 
-/// The thresholds of learning; the same for all streams of a process.
+/// The thresholds of learning, the same for all streams of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
     /// Packets of one SSRC that show continuity.
     pub packets: u32,
-    /// Over how long at least they have to come.
+    /// Minimum time that these packets must span.
     pub guard: Duration,
-    /// The shorter run of a source at the very address and port that signalling names, while nobody else at a named address sends: packets, and
-    /// over how long at least they have to come. Never longer than the other run.
+    /// Packets and time of the shorter run, for a source at the signalled address and port while no other source at a signalled address
+    /// sends. Never longer than the full run.
     pub port_packets: u32,
     pub port_guard: Duration,
-    /// The longest pause of a source that sends steadily. A source that pauses longer is a party too, but gives way to one that sends steadily.
+    /// Longest pause of a steady source. A source with longer pauses can be a party, but gives way to a steady one.
     pub max_gap: Duration,
-    /// The largest step of the sequence number in a run.
+    /// Largest step of the sequence number within a run.
     pub max_step: u16,
-    /// How far a sequence number may be behind (reordering) without ending a run. It does not count.
+    /// How far a sequence number may fall behind (reordering) without ending a run. Such a packet does not count.
     pub max_reorder: u16,
-    /// The run that makes another source a rival. A spray touches each port too rarely.
+    /// Packets that make another source a rival. A port scanner touches each port too rarely.
     pub rival_packets: u32,
     /// How long a rival counts after its last packet.
     pub contest_hold: Duration,
-    /// How long after it was latched, and after the answer, a source can be contested.
+    /// How long a source can be contested after it was latched and after the answer.
     pub probation: Duration,
     /// How long the old source is not latched after signalling has moved the party.
     pub quarantine: Duration,
-    /// How long at most the stream of the call that had the port before is kept out.
+    /// Longest time for which the stream of the port's previous call is kept out.
     pub former_hold: Duration,
-    /// How long after signalling a party may come from an unknown source.
+    /// How long after signalling a party may change to an unknown source.
     pub signalling_window: Duration,
-    /// How long the old source must be silent for that.
+    /// Silence of the old source that this change needs.
     pub signalling_silence: Duration,
-    /// How long after its last packet a source that is not latched is sent to.
+    /// How long media is sent to a source that is not latched, after its last packet.
     pub tentative_hold: Duration,
-    /// Packets in sequence that make a NAT rebinding.
+    /// Consecutive packets that make a NAT rebinding.
     pub rebind_packets: u32,
-    /// How long the old source must be silent for a rebinding whose sequence numbers go on.
+    /// Silence of the old source that a rebinding with continuing sequence numbers needs.
     pub rebind_silence: Duration,
-    /// How long it must be silent for any other change of source.
+    /// Silence of the old source that any other change needs.
     pub silence: Duration,
-    /// How long a rebinding that went wrong makes the next one slow.
+    /// How long rebindings are slow after one that was an injection.
     pub rebind_lockout: Duration,
-    /// There is nobody to leave a contested stream to: among unknown sources the one that was latched first stays.
+    /// No relay takes a contested stream: among unknown sources the first latched one stays.
     pub last_resort: bool,
-    /// Sources that are told apart for one stream; the weakest makes room.
+    /// Most candidates of one stream; the weakest is replaced.
     pub candidates: usize,
 }
 

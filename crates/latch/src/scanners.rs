@@ -1,8 +1,9 @@
-//! Tells scanners by the ports that they touch: who sends to many relay ports that no call has is not a phone, whatever address it uses.
+//! Detects scanners by the ports that they touch: a source that sends to many relay ports without a call is no phone, from whatever
+//! address.
 //!
-//! Two judgements differ in what they may cost. A source or an address that misses many ports proves nothing by its packets any more. To have
-//! a whole address blocked takes more, since a relay may carry calls that are not known here: no party of a call is there, and what was
-//! missed was touched and no stream. All tables have a bounded size.
+//! The two judgements have different consequences. A source or an address that misses many ports can no longer show continuity. Blocking a
+//! whole address needs more evidence, because the relay may carry calls that are unknown here: no party of a call is there, and the missed
+//! ports were touched without a stream. All tables are bounded.
 
 use crate::generations::Generations;
 use crate::time::Time;
@@ -13,30 +14,31 @@ use std::time::Duration;
 
 /// Ports without a call that a scanner misses within [`WINDOW`].
 const MISSED: usize = 40;
-/// Ports of calls that one source may touch within [`WINDOW`]: nobody's phone sends one stream to several.
+/// Most ports of calls that one source may touch within [`WINDOW`]. No phone sends one stream to several.
 const TOUCHED: usize = 3;
 const WINDOW: Duration = Duration::from_secs(5);
-/// For how long a scanner is one.
+/// How long a scanner stays one.
 const HOLD: Duration = Duration::from_secs(30);
 const MOST_SOURCES: usize = 20_000;
-/// How long a port must have been known to say that no stream goes there.
+/// Minimum observation of a port before its lack of a stream is evidence.
 const TOUCH: Duration = Duration::from_secs(2);
-/// Packets within that time that are a stream: learn notices are limited, and of some thousand streams from one address each shows as many.
+/// Packets within that time that are a stream. The number is low because learn notices are limited: of some thousand streams from one
+/// address, each shows this many.
 const STREAM_PACKETS: u32 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MOST_SWEEPS: usize = 200;
 const MOST_SWEPT: usize = 1000;
 
-/// What is known against a source.
+/// Evidence against a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Suspicion {
-    /// This very source scans.
+    /// This source scans.
     pub source: bool,
-    /// Somebody at its address scans.
+    /// A source at the same address scans.
     pub address: bool,
 }
 
-/// A scanner that is to be blocked.
+/// A scanner to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Source(Endpoint),
@@ -58,7 +60,7 @@ impl Ports {
         }
     }
 
-    /// Note a port, at most `most` of them; how many there are.
+    /// Adds a port, up to `most` of them. Returns their number.
     fn note(&mut self, now: Time, port: u16, most: usize) -> usize {
         if now.since(self.since) > WINDOW {
             *self = Self::new(now);
@@ -70,12 +72,12 @@ impl Ports {
     }
 }
 
-/// The ports that a suspected address has missed lately.
+/// The ports that a suspected address has recently missed.
 #[derive(Clone, Debug)]
 struct Sweep {
     since: Time,
     look_at: Time,
-    /// By port: when it was first missed, and how often.
+    /// By port: time of the first miss, and number of misses.
     ports: HashMap<u16, (Time, u32)>,
 }
 
@@ -88,7 +90,7 @@ impl Sweep {
         }
     }
 
-    /// One more packet; whether enough ports were touched and no more than that.
+    /// Adds a packet. Returns whether enough ports were touched without a stream.
     fn note(&mut self, now: Time, port: u16) -> bool {
         if self.ports.len() < MOST_SWEPT || self.ports.contains_key(&port) {
             let (_, count) = self.ports.entry(port).or_insert((now, 0));
@@ -103,7 +105,7 @@ impl Sweep {
     }
 }
 
-/// Who scans.
+/// All scanners.
 #[derive(Clone, Debug)]
 pub struct Scanners {
     missed_by_source: Generations<Endpoint, Ports>,
@@ -112,7 +114,7 @@ pub struct Scanners {
     sources: Generations<Endpoint, Time>,
     addresses: Generations<IpAddr, Time>,
     sweeps: Generations<IpAddr, Sweep>,
-    /// Until when somebody was last found to scan.
+    /// When the last scanner expires.
     scan_until: Time,
 }
 
@@ -131,9 +133,9 @@ impl Default for Scanners {
 }
 
 impl Scanners {
-    /// A packet came to a relay port that no call has. `is_party`: a party of a running call is at the source's address.
+    /// Records a packet at a relay port without a call. `is_party`: a party of a running call is at the source's address.
     ///
-    /// Not to be told of the last packets of a call that has just ended, to its own port.
+    /// Do not record the last packets of a call that has just ended, at its own port.
     pub fn missed(&mut self, now: Time, source: Endpoint, port: u16, is_party: bool) -> Option<Found> {
         let by_address = self.missed_by_address.entry(source.addr, || Ports::new(now));
         if by_address.note(now, port, MISSED) >= MISSED {
@@ -164,7 +166,7 @@ impl Scanners {
         sweep.note(now, port)
     }
 
-    /// A packet came to a call's port whose signalling does not name this very source.
+    /// Records a packet at a call's port whose signalling does not name this source.
     pub fn touched(&mut self, now: Time, source: Endpoint, port: u16) {
         let ports = self.touched.entry(source, || Ports::new(now));
         if ports.note(now, port, TOUCHED + 1) > TOUCHED {
@@ -181,13 +183,13 @@ impl Scanners {
         }
     }
 
-    /// Returns whether no port scan was seen lately.
+    /// Returns whether no port scan was seen recently.
     #[must_use]
     pub fn are_quiet(&self, now: Time) -> bool {
         now >= self.scan_until
     }
 
-    /// How many entries there are in all tables.
+    /// Returns the number of entries in all tables.
     #[must_use]
     pub fn size(&self) -> usize {
         let counted = self.missed_by_source.len() + self.missed_by_address.len() + self.touched.len();

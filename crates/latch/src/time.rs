@@ -1,10 +1,10 @@
-//! Points in time, counted from a zero that is the same for the whole process and may lie before its start.
+//! Points in time, counted from a zero that the whole process shares and that may lie before its start.
 
 use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A monotonic time. Kept as nanoseconds since zero plus one, so that an `Option` of it takes no more room: a call has some dozen.
+/// A monotonic time, stored as nanoseconds since zero plus one, so that an `Option` of it takes no more space. A call has about a dozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 
@@ -15,7 +15,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// `nanoseconds` since zero.
+    /// Returns the time `nanoseconds` after zero.
     #[must_use]
     pub fn from_nanos(nanoseconds: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(nanoseconds))
@@ -26,13 +26,13 @@ impl Time {
         self.0.get() - 1
     }
 
-    /// A time that lies back by a duration.
+    /// Returns the time earlier by a duration.
     #[must_use]
     pub fn before(self, duration: Duration) -> Self {
         Self::from_nanos(self.as_nanos().saturating_sub(Self::from(duration).as_nanos()))
     }
 
-    /// How long this is after another time; nothing if it is not after it.
+    /// Returns the time passed since another time, or zero if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))

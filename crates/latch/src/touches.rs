@@ -1,4 +1,4 @@
-//! Unknown sources at a port: who also sends to the other party's port is neither party.
+//! Unknown sources at a port. A source that also sends to the other party's port is neither party.
 
 use crate::policy::Policy;
 use crate::time::Time;
@@ -6,18 +6,18 @@ use crate::verdict::Packet;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// Sources that are remembered: the latest.
+/// Most sources remembered; the latest stay.
 const MOST: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Touch {
     source: Endpoint,
-    /// `None` where its last packet was not RTP.
+    /// `None` if its last packet was not RTP.
     ssrc: Option<u32>,
     last: Time,
 }
 
-/// The latest sources at a port whose address signalling does not name, the latched source excepted.
+/// The latest sources at a port with unsignalled addresses, except the latched source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Touches {
     list: Vec<Touch>,
@@ -36,14 +36,14 @@ impl Touches {
         });
     }
 
-    /// Whether the packet's stream has come here lately.
+    /// Returns whether the packet's stream has recently come here.
     pub(crate) fn has_stream(&self, policy: &Policy, packet: &Packet) -> bool {
         let is_it = |touch: &Touch| touch.source == packet.source && touch.ssrc == packet.media.map(|media| media.ssrc);
         let lately = |touch: &Touch| packet.at.since(touch.last) < policy.former_hold;
         packet.media.is_some() && self.list.iter().any(|touch| is_it(touch) && lately(touch))
     }
 
-    /// Whether a source at an address has sent here lately.
+    /// Returns whether a source at an address has recently sent here.
     pub(crate) fn has_address(&self, policy: &Policy, now: Time, addr: IpAddr) -> bool {
         let lately = |touch: &Touch| now.since(touch.last) < policy.former_hold;
         self.list.iter().any(|touch| touch.source.addr == addr && lately(touch))

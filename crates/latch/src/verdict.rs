@@ -1,71 +1,72 @@
-//! What goes into a latch, and what comes out.
+//! Input and output of a latch.
 
 use crate::time::Time;
 use shunt_net::Endpoint;
 use shunt_rtp::Source;
 
-/// What the stream is. RTCP has no sequence numbers.
+/// The kind of stream. RTCP has no sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Component {
     Rtp,
     Rtcp,
 }
 
-/// A packet at the stream's port from a source that is not latched, or of which that is not known.
+/// A packet at the stream's port, from a source that is not known to be the latched one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub at: Time,
     pub source: Endpoint,
-    /// SSRC and sequence number of what looks like RTP or RTCP of version 2; `None` for anything else.
+    /// SSRC and sequence number of RTP or RTCP version 2; `None` for anything else.
     pub media: Option<Source>,
 }
 
-/// What is known of the latched source besides the packets that came in here.
+/// Facts about the latched source, in addition to the packets seen here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// When its last packet came.
+    /// Time of its last packet.
     pub last_packet: Time,
-    /// Its last sequence number, if somebody who forwards its packets can tell.
+    /// Its last sequence number, if the forwarder of its packets reports it.
     pub sequence: Option<u16>,
 }
 
-/// What to do with a packet, and with its source.
+/// What to do with a packet and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The source is the stream's from now on.
+    /// The source is latched from now on.
     Latched,
-    /// The same, by a NAT rebinding: the same SSRC goes on from there.
+    /// The same after a NAT rebinding: the same SSRC continues from this source.
     Moved,
-    /// The same, after a rebinding that was an injection: the source before it still sends.
+    /// The same after an injection that looked like a rebinding: the former source still sends.
     Restored,
-    /// The source is the stream's.
+    /// The source is latched already.
     Known,
-    /// It has shown continuity, and so has another source.
+    /// This source and another one have shown continuity.
     Contested,
-    /// Too little is known of it yet.
+    /// The source has not shown enough yet.
     Waiting,
-    /// It would be latched if the latched source has fallen silent: see when its last packet came, and call [`Latch::answer`].
+    /// The source would be latched if the latched one is silent. Read the time of the latched source's last packet, and call
+    /// [`Latch::answer`].
     Ask,
     Ignored(Ignored),
 }
 
-/// Why a source is ignored.
+/// Reason why a source is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It scans, or somebody at an address that nobody names does, or it sends to both ports of a call.
+    /// The source scans, or an unsignalled source at its address does, or it sends to both ports of a call.
     Scanner,
     /// The old source, just after signalling has moved the party.
     Quarantined,
     /// The stream of the call that had the port before.
     Former,
-    /// Another source has the stream.
+    /// Another source is latched.
     Mismatch,
     /// The leg is declared asymmetric, and signalling does not name this address.
     Asymmetric,
 }
 
 impl Verdict {
-    /// Whether the packet's source is the stream's now.
+    /// Returns whether the packet's source is the stream's now.
     #[must_use]
     pub fn is_held(self) -> bool {
         matches!(self, Self::Latched | Self::Moved | Self::Restored | Self::Known)
