@@ -1,6 +1,6 @@
-//! Who may send to relay ports where no entry matches: source filters, blocklist and allowlist. No I/O; time comes in.
+//! Source filters, blocklist and allowlist of relay ports without a matching entry. No I/O; time is an argument.
 //!
-//! Every row has a time to live, so that it does not outlive the agent by long; what is in force is written again in time.
+//! Every row has a time to live, so that it soon expires without the agent. Rows in force are written again in time.
 
 use shunt_latch::Found;
 use shunt_net::Endpoint;
@@ -9,16 +9,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of a source filter.
+/// Time to live of a source filter.
 pub(crate) const FILTER_TTL: Duration = Duration::from_secs(600);
-/// Of an address on the allowlist.
+/// Time to live of an allowlist row.
 pub(crate) const ALLOW_TTL: Duration = Duration::from_secs(7 * 86_400);
-/// Addresses on the allowlist.
+/// Most addresses on the allowlist.
 const MOST_ALLOWED: usize = 65_536;
-/// How long a row that the data plane had no room for is not tried again.
+/// Pause before a row that did not fit is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A row to write. `None` in place of a row's data: delete it.
+/// A row to write; without data, the row is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Filter(Endpoint, Option<Arc<[IpAddr]>>),
@@ -36,7 +36,7 @@ impl Change {
     }
 }
 
-/// A row by its key, in the order in which they are written.
+/// The key of a row, in writing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Row {
     Filter(Endpoint),
@@ -44,23 +44,23 @@ pub(crate) enum Row {
     Allow(IpAddr),
 }
 
-/// A source filter as it is wanted.
+/// A wanted source filter.
 #[derive(Debug)]
 struct Filter {
     allowed: Arc<[IpAddr]>,
-    /// It has a place among those that are written again.
+    /// Whether the port is in the queue of rows to renew.
     is_placed: bool,
 }
 
-/// The rows in force.
+/// The wanted rows.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     filters: HashMap<Endpoint, Filter>,
-    /// Rows to write.
+    /// Rows that wait to be written.
     dirty: BTreeSet<Row>,
-    /// Rows that are being written, and whether they have changed meanwhile. Two requests may overtake each other: of one row there is one at a time.
+    /// Rows under way, and whether each has changed meanwhile. One row has one request at a time, because requests may overtake each other.
     under_way: HashMap<Row, bool>,
-    /// Ports in the order in which their filters are written again.
+    /// Ports in the order in which their filters are renewed.
     refresh: VecDeque<(Instant, Endpoint)>,
     allowed: HashMap<IpAddr, Instant>,
     allowed_order: VecDeque<IpAddr>,
@@ -68,7 +68,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// A row is wanted otherwise, or anew.
+    /// Queues a row that has changed or must be renewed.
     fn mark(&mut self, row: Row) {
         match self.under_way.get_mut(&row) {
             Some(changed) => *changed = true,
@@ -76,7 +76,7 @@ impl Admission {
         }
     }
 
-    /// Who may send to a port and the one above. Returns whether somebody may that could not before.
+    /// Sets the allowed sources of a port and the port above. Returns whether a source became allowed.
     pub(crate) fn filter(&mut self, now: Instant, port: Endpoint, allowed: Option<Arc<[IpAddr]>>) -> bool {
         let Some(allowed) = allowed else {
             if self.filters.remove(&port).is_some() {
@@ -100,7 +100,7 @@ impl Admission {
         admits
     }
 
-    /// A party of a call is at this address: it is no unknown source, and not blocked as a whole. Returns whether it may send that could not before.
+    /// Adds a party's address, which is then not an unknown source and not blocked as a whole. Returns whether it became allowed.
     pub(crate) fn allow(&mut self, now: Instant, addr: IpAddr) -> bool {
         let whole = Endpoint::new(addr, 0);
         let was_blocked = self.blocked.remove(&whole).is_some();
@@ -124,7 +124,7 @@ impl Admission {
         is_new || was_blocked
     }
 
-    /// Block a scanner. Returns whether it is not blocked for some time already.
+    /// Blocks a scanner. Returns whether it was not blocked already.
     pub(crate) fn block(&mut self, now: Instant, found: Found, length: Duration) -> bool {
         let source = match found {
             Found::Source(source) => source,
@@ -139,7 +139,7 @@ impl Admission {
         true
     }
 
-    /// The data plane is there, and has no rows: all that is in force is to be written.
+    /// Queues all wanted rows for a data plane that has connected and has none.
     pub(crate) fn start_over(&mut self, now: Instant) {
         self.under_way.clear();
         self.refresh.clear();
@@ -150,7 +150,7 @@ impl Admission {
         self.dirty.extend(self.allowed.keys().map(|addr| Row::Allow(*addr)));
     }
 
-    /// When the next filter is to be written again.
+    /// Returns when the next filter must be renewed.
     pub(crate) fn next_refresh(&self) -> Option<Instant> {
         self.refresh.front().map(|(at, _)| *at)
     }
@@ -159,8 +159,7 @@ impl Admission {
         !self.dirty.is_empty()
     }
 
-    /// Changes to write now, at most so many: filters first. What is wanted of one row later replaces what was wanted before, and is not written
-    /// beside it.
+    /// Takes up to `most` changes to write, filters first. A later change of a row replaces an earlier one.
     pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Change> {
         while let Some((at, port)) = self.refresh.front().copied() {
             if at > now {
@@ -185,12 +184,12 @@ impl Admission {
         rows.into_iter().map(take).collect()
     }
 
-    /// The target has no table for this change.
+    /// Drops a change for which the target has no table.
     pub(crate) fn has_no_table(&mut self, change: &Change) {
         self.under_way.remove(&change.row());
     }
 
-    /// A change was written, or not.
+    /// Records the result of a change.
     pub(crate) fn written(&mut self, now: Instant, change: &Change, done: bool) {
         let row = change.row();
         if self.under_way.remove(&row) == Some(true) {
@@ -204,12 +203,12 @@ impl Admission {
                     return;
                 }
                 let at = now + if done { FILTER_TTL / 2 } else { PAUSE };
-                // Mostly at the end; after a failure somewhere near the front.
+                // Usually the last one; after a failure one near the front.
                 let place = self.refresh.partition_point(|(other, _)| *other <= at);
                 self.refresh.insert(place, (at, *port));
             }
             Change::Filter(port, None) if !done => {
-                // The row ends by itself.
+                // The row expires on its own.
                 tracing::debug!("the source filter of {port} stays for up to {FILTER_TTL:?}");
             }
             Change::Block(source, true) if !done => {
@@ -222,7 +221,7 @@ impl Admission {
         }
     }
 
-    /// Source filters in force.
+    /// Returns the number of source filters in force.
     pub(crate) fn len(&self) -> usize {
         self.filters.len()
     }
@@ -246,7 +245,7 @@ mod tests {
         changes.iter().filter(|change| matches!(change, Change::Filter(..))).collect()
     }
 
-    /// Write what there is to write.
+    /// Writes all waiting changes.
     fn write(admission: &mut Admission, now: Instant) -> Vec<Change> {
         let changes = admission.take(now, 100);
         for change in &changes {

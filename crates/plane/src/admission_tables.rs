@@ -1,4 +1,4 @@
-//! The tables of who may send, by the schema: rows to updates.
+//! The tables of source filter, blocklist, allowlist and greylist by the schema: converts rows to updates.
 
 use crate::admission::{ALLOW_TTL, Change, FILTER_TTL};
 use bytes::Bytes;
@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of a row of the greylist.
+/// Time to live of a greylist row.
 pub(crate) const GREYLIST_TTL: Duration = Duration::from_secs(86_400);
 
-/// A table whose key is an address, and perhaps a port.
+/// A table whose key is an address, in some tables with a port.
 #[derive(Clone, Debug)]
 struct PortTable {
     table: Arc<Table>,
@@ -62,7 +62,7 @@ impl PortTable {
         }
     }
 
-    /// A row with this time to live and these values; a value that is not given is zeros.
+    /// Encodes a row with this time to live and these values; missing values are zeros.
     fn put(&self, end: Endpoint, ttl: Duration, more: &[Vec<u8>]) -> Bytes {
         let milliseconds = u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX);
         let mut fields = vec![stream(self.ttl, milliseconds.to_be_bytes())];
@@ -93,7 +93,7 @@ pub(crate) fn update(kind: Type, entity: pb::Entity) -> Bytes {
     update.encode_to_vec().into()
 }
 
-/// A table for IPv4, and the same for IPv6.
+/// A table for IPv4 and its twin for IPv6.
 #[derive(Clone, Debug, Default)]
 struct Pair([Option<PortTable>; 2]);
 
@@ -112,7 +112,7 @@ impl Pair {
     }
 }
 
-/// All of them that the target has.
+/// The tables of this kind that the target has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AdmissionTables {
     filters: Pair,
@@ -141,12 +141,12 @@ impl AdmissionTables {
         self.blocked.exists()
     }
 
-    /// Addresses that a source filter has room for.
+    /// Returns the number of addresses that a source filter holds.
     pub(crate) fn filter_addresses(&self) -> usize {
         self.filters.0.iter().flatten().map(|table| table.more.len()).min().unwrap_or(0)
     }
 
-    /// The update of a change; `None` where the target has no table for it.
+    /// Encodes a change; `None` if the target has no table for it.
     pub(crate) fn encode(&self, change: &Change, block_for: Duration) -> Option<Bytes> {
         match change {
             Change::Filter(port, Some(allowed)) => {
@@ -161,13 +161,13 @@ impl AdmissionTables {
         }
     }
 
-    /// Updates that empty the source filters and the blocklist.
+    /// Encodes updates that clear source filters and blocklist.
     pub(crate) fn clear(&self) -> Vec<Bytes> {
         let tables = self.filters.0.iter().chain(&self.blocked.0).flatten();
         tables.map(PortTable::clear).collect()
     }
 
-    /// Rows that keep unknown sources out of these ports until they send on; and what there is no room for.
+    /// Encodes greylist rows for these ports. Also returns the ports that did not fit.
     pub(crate) fn greylist(&self, ranges: &[MediaRange]) -> (Vec<Bytes>, Vec<MediaRange>) {
         let mut by_address: BTreeMap<IpAddr, Vec<MediaRange>> = BTreeMap::new();
         for range in ranges {

@@ -1,17 +1,17 @@
-//! When the whole table is read, and what is written meanwhile. Pure.
+//! Decides when the whole table is read, and tracks ports that are written meanwhile. Pure.
 
 use shunt_net::Endpoint;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Entries a second, on average: of a large table the pause between two audits grows.
+/// Average entries per second: a large table is audited less often.
 const RATE: usize = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct Audit {
     every: Duration,
     next: Option<Instant>,
-    /// While it goes on: ports at which something was written.
+    /// During an audit: ports with writes.
     changed: Option<HashSet<Endpoint>>,
 }
 
@@ -24,17 +24,17 @@ impl Audit {
         }
     }
 
-    /// When the next one begins.
+    /// Returns when the next audit begins.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.next.filter(|_| self.changed.is_none())
     }
 
-    /// Begin at this time rather than later.
+    /// Moves the next audit forward to this time.
     pub(crate) fn hurry(&mut self, at: Instant) {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
-    /// Whether one begins now; `busy`: ports at which writes wait or are under way.
+    /// Starts an audit if one is due. `busy`: ports with waiting or running writes.
     pub(crate) fn begin(&mut self, now: Instant, busy: impl Iterator<Item = Endpoint>) -> bool {
         let begins = self.due().is_some_and(|due| due <= now);
         if begins {
@@ -43,14 +43,14 @@ impl Audit {
         begins
     }
 
-    /// Something is to be written at a port.
+    /// Records a write at a port.
     pub(crate) fn wrote(&mut self, port: Endpoint) {
         if let Some(changed) = &mut self.changed {
             changed.insert(port);
         }
     }
 
-    /// The table was read. The result are the ports at which something was written meanwhile.
+    /// Ends the audit. Returns the ports that were written meanwhile.
     pub(crate) fn end(&mut self, now: Instant, entries: usize) -> HashSet<Endpoint> {
         let pause = Duration::from_secs((entries / RATE) as u64).max(self.every);
         self.hurry(now + pause);
@@ -62,7 +62,7 @@ impl Audit {
         self.hurry(again);
     }
 
-    /// There is no data plane.
+    /// Stops audits: the data plane is gone.
     pub(crate) fn stop(&mut self) {
         (self.next, self.changed) = (None, None);
     }

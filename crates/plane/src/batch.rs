@@ -1,4 +1,4 @@
-//! One batch: final counters of what it deletes, the write, and what may yet succeed written again.
+//! One batch: reads the final counters of deleted entries, writes, and repeats writes that may still succeed.
 
 use crate::admission::Change;
 use crate::queue::Job;
@@ -12,26 +12,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For one write.
+/// Deadline of one Write request.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// From the first write of a batch to its end.
+/// Deadline of a batch, from its first write on.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A delete waits so long for the final counters.
+/// How long a delete waits for the final counters.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(100);
-/// Writes again, at most.
+/// Most repetitions.
 const ROUNDS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
-/// google.rpc.Code.
+/// Codes of google.rpc.Code.
 const NOT_FOUND: i32 = 5;
 const EXISTS: i32 = 6;
 const NO_SPACE: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 
-/// A write, and what is known of it.
+/// A write and its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) job: Job,
-    /// What is written: an insert becomes a modify where there is an entry, and the other way round.
+    /// The operation to send: an insert becomes a modify if the entry exists, and a modify an insert if it does not.
     operation: Operation,
     pub(crate) result: Option<(Outcome, Option<Arc<str>>)>,
     pub(crate) counters: Option<Counters>,
@@ -64,7 +64,7 @@ impl Item {
         placed.ok_or_else(|| format!("{} has no action that sends {key} on as wanted", table.name))
     }
 
-    /// What an answer means; what stays without a result is written again.
+    /// Evaluates an answer. A write that has no result afterwards is repeated.
     fn settle(&mut self, answer: Answer) -> bool {
         let error = match answer {
             Ok(()) => {
@@ -86,19 +86,19 @@ impl Item {
     }
 }
 
-/// Writes to the relay tables, and rows of who may send that go with them.
+/// Writes to the relay tables, and the source filter rows sent with them.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) items: Vec<Item>,
     pub(crate) rows: Vec<(Change, Bytes)>,
-    /// Of the rows; `None` where there was no answer.
+    /// Results of the rows; `None` without an answer.
     pub(crate) answers: Vec<Option<Answer>>,
-    /// How often something of it was written again.
+    /// Number of repetitions.
     pub(crate) retries: u32,
 }
 
 impl Batch {
-    /// Bring everything to its end, in bounded time.
+    /// Completes all writes in bounded time.
     pub(crate) async fn carry_out(mut self, session: Session, tables: Arc<Tables>) -> Self {
         self.read_final_counters(&session, &tables).await;
         let give_up = Instant::now() + PATIENCE;
@@ -131,7 +131,7 @@ impl Batch {
         self
     }
 
-    /// Updates of all that has no result yet, with the items' places.
+    /// Encodes the writes that have no result yet, with their positions.
     fn encode(&mut self, tables: &Tables) -> (Vec<usize>, Vec<Bytes>) {
         let mut arena = BytesMut::with_capacity(self.items.len() * 160);
         let (mut sent, mut updates) = (
@@ -153,7 +153,7 @@ impl Batch {
         (sent, updates)
     }
 
-    /// Returns whether to wait before the next write.
+    /// Returns whether to pause before the next request.
     fn settle(&mut self, sent: &[usize], answers: Vec<Answer>) -> bool {
         let mut answers = answers.into_iter();
         let mut busy = false;
@@ -180,7 +180,7 @@ impl Batch {
         self.answers.resize(self.rows.len(), Some(Err(error)));
     }
 
-    /// What was written may have been done or not: only a comparison can tell, and that comes with the next session.
+    /// Marks writes without an answer, which may or may not have been executed. Only the comparison in the next session tells.
     fn give_up(&mut self, session: &Session, reason: &str) {
         let detail: Arc<str> = reason.into();
         let unknown = self.items.iter().filter(|item| item.result.is_none()).count();
@@ -193,7 +193,7 @@ impl Batch {
         }
     }
 
-    /// One read for all entries that are to be deleted; without an answer in time their counters stay unknown.
+    /// Reads the counters of all entries to be deleted in one request. Without an answer in time they stay unknown.
     async fn read_final_counters(&mut self, session: &Session, tables: &Tables) {
         let mut arena = BytesMut::new();
         let mut places = HashMap::new();
@@ -230,12 +230,12 @@ impl Batch {
     }
 }
 
-/// An encoded `Entity` of a table that counts.
+/// Encodes an `Entity` of a table with counters.
 pub(crate) fn reading_of(tables: &Tables, entity: &[u8]) -> Option<Reading> {
     tables.reading(&TableRow::decode(entity).ok()??)
 }
 
-/// Key and counters of an encoded `Entity`.
+/// Decodes key and counters of an `Entity`.
 pub(crate) fn counters_of(tables: &Tables, entity: &[u8]) -> Option<(FiveTuple, Counters)> {
     reading_of(tables, entity).map(|reading| (reading.key, reading.counters))
 }

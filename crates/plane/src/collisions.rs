@@ -1,23 +1,22 @@
-//! Who holds which hash in a hashed build: no two 5-tuples of one hash that are in use may have an entry.
+//! The holder of each hash in a hashed build. While two 5-tuples of one hash are in use, neither may have an entry.
 //!
-//! The driver refuses the second one in the same stage only, and then tries another stage: the packets of one of the two would leave by the
-//! other's entry. And where only one is in, it takes the other's packets as well: so as long as more than one 5-tuple of a hash is in use, none
-//! of them may have an entry.
+//! The driver rejects the second entry only in the same stage and then tries another stage, so the packets of one 5-tuple would leave by
+//! the other's entry. Even a single entry takes the other 5-tuple's packets. Therefore no 5-tuple of a shared hash gets an entry.
 
 use crate::hash::LinearHash;
 use shunt_net::FiveTuple;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// For so long a 5-tuple counts as in use after it was last announced: longer than the pause after which an insert is tried again.
+/// How long a 5-tuple counts as in use after its last announcement: longer than the pause between tries of an insert.
 const EXPECTED_FOR: Duration = Duration::from_secs(45);
 
-/// One function under which the chip may store its keys.
+/// The keys under one hash function that the chip may use.
 #[derive(Debug)]
 struct Holders {
     hash: LinearHash,
     by_hash: HashMap<u64, FiveTuple>,
-    /// 5-tuples in use that have no entry, with the time until which that is assumed.
+    /// 5-tuples in use without an entry, and when that expires.
     expected: HashMap<u64, Vec<(FiveTuple, Instant)>>,
 }
 
@@ -49,11 +48,11 @@ pub(crate) struct Collisions {
     swept: Option<Instant>,
 }
 
-/// Why an entry cannot go in.
+/// The reason why an entry cannot be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Collision {
     pub(crate) other: FiveTuple,
-    /// The other one has an entry, which has to go.
+    /// The other 5-tuple has an entry, which must be removed.
     pub(crate) holds: bool,
 }
 
@@ -70,7 +69,7 @@ impl Collisions {
         }
     }
 
-    /// Take the key's hash, for as long as its entry may be in; or what hinders it.
+    /// Claims the key's hash until [`Collisions::release`], or returns the 5-tuple that prevents it.
     pub(crate) fn claim(&mut self, now: Instant, key: FiveTuple) -> Option<Collision> {
         let held = self.holders.iter().find_map(|holders| holders.holder(&key));
         let other = held.or_else(|| self.holders.iter().find_map(|holders| holders.rival(now, &key)));
@@ -87,7 +86,7 @@ impl Collisions {
         None
     }
 
-    /// Packets of this 5-tuple may come, and it has no entry; the result is the key whose entry would take them, if there is one.
+    /// Announces packets of a 5-tuple without an entry. Returns the key whose entry would take them, if there is one.
     pub(crate) fn expect(&mut self, now: Instant, key: FiveTuple) -> Option<FiveTuple> {
         if self.swept.is_none_or(|swept| now.duration_since(swept) > EXPECTED_FOR) {
             self.swept = Some(now);
@@ -101,7 +100,7 @@ impl Collisions {
         self.holders.iter().find_map(|holders| holders.holder(&key))
     }
 
-    /// Its entry is out for certain.
+    /// Releases a key whose entry is certainly removed.
     pub(crate) fn release(&mut self, key: &FiveTuple) {
         for holders in &mut self.holders {
             let value = holders.hash.of(key);
@@ -111,7 +110,7 @@ impl Collisions {
         }
     }
 
-    /// The keys that hold a hash.
+    /// Returns the keys that hold a hash.
     pub(crate) fn keys(&self) -> Vec<FiveTuple> {
         self.holders
             .first()
@@ -127,7 +126,7 @@ mod tests {
     use shunt_net::Endpoint;
     use std::net::Ipv4Addr;
 
-    /// Two 5-tuples of one CRC-32: the bits of four address bytes can make up for any difference.
+    /// Two 5-tuples of one CRC-32: four address bytes can compensate any difference.
     fn colliding() -> (FiveTuple, FiveTuple) {
         let key = |addr: u32, port| {
             FiveTuple::new(

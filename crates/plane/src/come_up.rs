@@ -1,4 +1,4 @@
-//! What is set once a session begins: idle notices, media ranges, and an end to the source filters of before.
+//! Prepares the data plane after a session begins: idle notices, media ranges, and removal of former source filters.
 
 use crate::admission_tables::update;
 use crate::error::PlaneError;
@@ -19,15 +19,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the data plane looks for idle entries, and the bounds of their time-outs, ms.
+/// Interval at which the data plane checks for idle entries, and bounds of their time-outs, in ms.
 const IDLE_POLL_MS: u32 = 1_000;
 const IDLE_BOUNDS_MS: (u32, u32) = (1_000, 3_600_000);
-/// `$MATCH_PRIORITY` of a media range: ranges do not overlap.
+/// `$MATCH_PRIORITY` of a media range; ranges do not overlap.
 const PRIORITY: u32 = 1;
-/// google.rpc.Code.
+/// Codes of google.rpc.Code.
 const EXISTS: i32 = 6;
 
-/// Prepare the data plane for the agent. What it refuses is logged, and switches off that one thing.
+/// Prepares the data plane for the agent. A rejected step is logged and disables its function only.
 pub(crate) async fn come_up(session: &Session, tables: &Tables, settings: &Settings) -> Result<Facts, PlaneError> {
     let idle: Vec<Bytes> = tables
         .relay
@@ -58,7 +58,7 @@ pub(crate) async fn come_up(session: &Session, tables: &Tables, settings: &Setti
     })
 }
 
-/// Write the greylist, also again before its rows end.
+/// Writes the greylist, and renews it before its rows expire.
 pub(crate) async fn refresh_greylist(session: &Session, tables: &Tables, settings: &Settings) -> Result<(), PlaneError> {
     let (rows, over) = tables.admission.greylist(&unverified(settings));
     if let Some(range) = over.first() {
@@ -107,8 +107,8 @@ fn idle_notices(table_id: u32) -> Bytes {
     update(Type::Insert, pb::Entity { entity: Some(entity) })
 }
 
-/// Updates for the media ranges that the data plane has not; and the ranges that it has, and the configuration no longer: the table is of this agent's
-/// program alone, so an agent before this one has written them.
+/// Returns updates for missing media ranges, and the ranges that the configuration no longer has. Only this agent's program uses the table,
+/// so a former agent has written them.
 async fn compare_media(
     session: &Session,
     tables: &Tables,
@@ -155,7 +155,7 @@ pub(crate) async fn remove_media(session: &Session, tables: &Tables, former: &[F
     write(session, updates).await
 }
 
-/// The range of a media table's key.
+/// Decodes the range of a media table's key.
 fn media_of(address: &[u8], first: u64, last: u64) -> Option<MediaRange> {
     let addr = match address {
         [a, b, c, d] => IpAddr::from([*a, *b, *c, *d]),
@@ -194,7 +194,7 @@ impl<'a> MediaForm<'a> {
         })
     }
 
-    /// The ranges in the table, each with its priority.
+    /// Reads the ranges in the table, each with its priority.
     async fn present(&self, session: &Session) -> Result<HashMap<MediaRange, u32>, PlaneError> {
         let entry = pb::TableEntry {
             table_id: self.table.id,
@@ -251,7 +251,7 @@ impl<'a> MediaForm<'a> {
     }
 }
 
-/// What the target is, for operators.
+/// Returns the target's name for operators.
 async fn name(session: &Session, tables: &Tables) -> Result<String, PlaneError> {
     let Some(table) = &tables.interface else {
         let mut bits: Vec<String> = tables.hashes.iter().flatten().map(|hash| hash.bits.to_string()).collect();

@@ -1,4 +1,4 @@
-//! The tables of conferences (docs/replication.md): rows in the data plane's terms to updates, and what is read back to rows.
+//! The tables of conferences (docs/replication.md): converts rows to updates, and read entries to rows.
 
 use crate::error::PlaneError;
 use crate::registers::Registers;
@@ -21,20 +21,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Rows of one write: answers are signs of life.
+/// Rows per Write request. Small requests keep the session's liveness timer fed.
 const WRITES_AT_ONCE: usize = 100;
-/// Keys of one read.
+/// Keys per Read request.
 const AT_ONCE: usize = 1000;
-/// Writes again of what the data plane puts off, at most.
+/// Most repetitions of a write that the data plane postpones.
 const ROUNDS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_millis(20);
-/// google.rpc.Code.
+/// Codes of google.rpc.Code.
 const NOT_FOUND: i32 = 5;
 const EXISTS: i32 = 6;
 
 const NODES: [&str; 3] = ["$MULTICAST_NODE_ID", "$MULTICAST_NODE_L1_XID_VALID", "$MULTICAST_NODE_L1_XID"];
 const PORTS: &str = "$DEV_PORT";
-/// The key of `conference`, in our order.
+/// The key fields of `conference`, in our order.
 const TUPLE: [&str; 5] = ["src_addr", "dst_addr", "src_port", "dst_port", "ssrc"];
 const PAYLOAD_TYPES: &str = "payload_types";
 const PACKETS: &str = "$COUNTER_SPEC_PKTS";
@@ -54,7 +54,7 @@ pub(crate) struct ConferenceTables {
     rewriting: Rewriting,
 }
 
-/// A table that counts on its rows, with the numbers of its key fields in our order.
+/// A table with counters on its rows, and the numbers of its key fields in our order.
 #[derive(Clone, Debug)]
 struct Counting {
     table: Arc<Table>,
@@ -74,12 +74,12 @@ impl Counting {
         })
     }
 
-    /// A field of a row's key, by its place in our order.
+    /// Returns a key field by its position in our order.
     fn part<'a>(&self, row: &TableRow<'a>, at: usize) -> Option<&'a [u8]> {
         self.key.get(at).and_then(|id| row.key.get(*id))
     }
 
-    /// The key of a row that is a stream's.
+    /// Returns the key of a stream's row.
     fn stream(&self, row: &TableRow<'_>) -> Option<Key> {
         let end = |addr: usize, port: usize| endpoint(self.part(row, addr)?, self.part(row, port)?);
         let ssrc = shunt_bfrt::values::number(self.part(row, 4)?);
@@ -96,7 +96,7 @@ impl Counting {
     }
 }
 
-/// Where a target says how streams were received (RFC 3550): a table with the keys of `conference`.
+/// The table of a target that reports the reception of streams (RFC 3550), with the keys of `conference`.
 #[derive(Clone, Debug)]
 struct Reception {
     rows: Counting,
@@ -133,7 +133,7 @@ impl Reception {
 }
 
 impl ConferenceTables {
-    /// `None`: the target has none of them.
+    /// Resolves the tables; `None` if the target has none of them.
     pub(crate) fn new(schema: &Schema) -> Option<Self> {
         let streams = ["conference", "conference6"].map(|name| Counting::new(schema.table(name)?, &TUPLE));
         let copy = Counting::new(schema.table("copy")?, &["stream", "rid"])?;
@@ -182,7 +182,7 @@ impl ConferenceTables {
         self.streams.iter().flatten().chain(&self.layer)
     }
 
-    /// The key and the counters of an encoded row of `conference`, `layer` or `copy`.
+    /// Decodes key and counters of a row of `conference`, `layer` or `copy`.
     fn read_counted(&self, encoded: &[u8]) -> Option<Counted> {
         let row = TableRow::decode(encoded).ok()??;
         let number = |of: &Counting, at: usize| of.part(&row, at).map(shunt_bfrt::values::number);
@@ -202,7 +202,7 @@ impl ConferenceTables {
 /// Bits of a pair of payload types in the field of `copy`.
 const PAIR_BITS: u32 = 16;
 
-/// Pairs of payload types that a row of `copy` has room for.
+/// Most pairs of payload types in a row of `copy`.
 fn pairs_of(copy: &Table) -> usize {
     let room = copy.actions.iter().filter(|action| !action.default_only).map(|action| {
         let kind = action.fields.find(PAYLOAD_TYPES).map(|field| field.kind);
@@ -214,7 +214,7 @@ fn pairs_of(copy: &Table) -> usize {
     room.min().unwrap_or(0) as usize
 }
 
-/// Pairs of payload types as they stand in the field: an octet each, the first pair in the lowest two.
+/// Encodes pairs of payload types: an octet each, the first pair in the lowest two.
 fn pack(pairs: &[(u8, u8)]) -> Result<u64, PlaneError> {
     if pairs.len() > (u64::BITS / PAIR_BITS) as usize {
         return Err(PlaneError::Schema(format!(
@@ -231,7 +231,7 @@ fn unpack(packed: u64) -> Vec<(u8, u8)> {
     pairs.filter(|(from, to)| from != to).collect()
 }
 
-/// How a target gives receivers of some layers numbers of their own.
+/// How a target rewrites sequence numbers for receivers of some layers.
 fn rewriting(streams: &[Option<Counting>; 2], copy: &Counting, layer: Option<&Counting>, registers: &Registers) -> Rewriting {
     let has = |table: &Table, name: &str| {
         table
@@ -283,10 +283,10 @@ fn key_fields(table: &Table, key: &Key) -> Vec<(String, Value)> {
     }
 }
 
-/// The name of an action, and data fields.
+/// Name of an action, and its data fields.
 type Fields = (Option<String>, Vec<(String, Value)>);
 
-/// Action and data of a row. Parameters that the target has not are left out where they say nothing.
+/// Returns action and data of a row. Parameters that the target lacks are left out if they have no effect.
 fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
     let (action, fields, nothing) = match data {
         Data::Stream(stream) => {
@@ -360,7 +360,7 @@ fn data_fields(table: &Table, data: &Data) -> Result<Fields, PlaneError> {
     Ok((Some(action.name.clone()), made))
 }
 
-/// What is done with one row.
+/// The operation on one row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Add,
@@ -377,7 +377,7 @@ fn parts(step: &Step<Key, Data>) -> Option<(Kind, &Key, Option<&Data>)> {
     }
 }
 
-/// The updates of one step: of registers many, of anything else one.
+/// The updates of one step: several for registers, otherwise one.
 fn updates(tables: &Tables, arena: &mut BytesMut, kind: Kind, key: &Key, data: Option<&Data>) -> Result<Vec<Bytes>, PlaneError> {
     let registers = tables.conference.as_ref().map(|conference| &conference.registers);
     match (key, registers) {
@@ -399,7 +399,7 @@ fn encode(tables: &Tables, arena: &mut BytesMut, kind: Kind, key: &Key, data: Op
     }
     let conference = tables.conference.as_ref().ok_or_else(none)?;
     let table = conference.table(key).ok_or_else(none)?;
-    // Exclusion sets have a row each, always.
+    // Every exclusion set has a row at all times.
     let (change, empty) = match (key, kind) {
         (Key::Prune(_), Kind::Delete) => (Change::Modify, Some(Data::Prune(BTreeSet::new()))),
         (Key::Prune(_), _) | (_, Kind::Modify) => (Change::Modify, None),
@@ -421,7 +421,7 @@ fn encode(tables: &Tables, arena: &mut BytesMut, kind: Kind, key: &Key, data: Op
     rows::encode(&tables.schema, &write)
 }
 
-/// Write rows, in this order; every one is tried, and what the data plane puts off is written again.
+/// Writes rows in this order. Every row is tried, and postponed ones are written again.
 pub(crate) async fn write(
     session: &Session,
     tables: &Tables,
@@ -429,7 +429,7 @@ pub(crate) async fn write(
 ) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
     let clears: Vec<Step<Key, Data>> = steps.iter().filter(|step| is_clear(step)).cloned().collect();
     if !clears.is_empty() {
-        // No row names what could not be cleared.
+        // If a register could not be cleared, no row may name it.
         let cleared = write_some(session, tables, &clears, true).await?;
         if let Some(error) = cleared.into_iter().find_map(Result::err) {
             return Ok(vec![Err(error); steps.len()]);
@@ -442,12 +442,12 @@ pub(crate) async fn write(
     Ok(results)
 }
 
-/// Whether it clears registers.
+/// Returns whether the step clears registers.
 fn is_clear(step: &Step<Key, Data>) -> bool {
     matches!(step, Step::Add(Key::Track(_) | Key::SequenceState(_), _))
 }
 
-/// `clears`: of steps that clear registers; else of all others.
+/// Sends the steps that clear registers (`clears`), or all others.
 async fn write_some(
     session: &Session,
     tables: &Tables,
@@ -478,7 +478,7 @@ async fn write_some(
             session.write(all, TIMEOUT).await?
         }
         .into_iter();
-        // Of the updates of one step the first that failed counts.
+        // The first failure among the updates of one step counts.
         let answers: Vec<Result<(), UpdateError>> = counts
             .into_iter()
             .map(|count| answers.by_ref().take(count).fold(Ok(()), Result::and))
@@ -501,7 +501,7 @@ async fn write_some(
                     again.push((at, Kind::Add));
                     Err(error)
                 }
-                // What came after a row that was put off may have failed for the want of it.
+                // Later rows may have failed only because a postponed row was missing.
                 (Err(error), kind, _) if busy => {
                     again.push((at, kind));
                     Err(error)
@@ -523,7 +523,7 @@ async fn write_some(
     Ok(results)
 }
 
-/// All rows of the conferences' tables; exclusion sets have a row each always, and are not among them.
+/// Reads all rows of the conferences' tables, except exclusion sets, whose rows always exist.
 pub(crate) async fn all(session: &Session, tables: &Tables) -> Result<Vec<(Key, Data)>, PlaneError> {
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
     let mut found = Vec::new();
@@ -558,7 +558,7 @@ fn decode(tables: &ConferenceTables, table: &Table, row: &Row) -> Option<(Key, D
         Some(Value::Numbers(numbers)) => numbers.clone(),
         _ => Vec::new(),
     };
-    // In a row of `copy` these are of the data, in one of `conference` of the key.
+    // In `copy` these are data fields, in `conference` key fields.
     let flow = || {
         let end = |addr: &str, port: &str| match (named(addr)?, named(port)?) {
             (Value::Bytes(addr), Value::Bytes(port)) => endpoint(addr, port),
@@ -617,7 +617,7 @@ fn decode(tables: &ConferenceTables, table: &Table, row: &Row) -> Option<(Key, D
     Some((Key::Layer(small("layers"), byte("template")), Data::Layer(row)))
 }
 
-/// What all rows of `conference` and `layer` have counted.
+/// Reads the counters of all rows of `conference` and `layer`.
 pub(crate) async fn counted(session: &Session, tables: &Tables) -> Result<Vec<Counted>, PlaneError> {
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
     let mut found = Vec::new();
@@ -627,7 +627,7 @@ pub(crate) async fn counted(session: &Session, tables: &Tables) -> Result<Vec<Co
     Ok(found)
 }
 
-/// What all rows of `copy` have counted.
+/// Reads the counters of all rows of `copy`.
 pub(crate) async fn counted_copies(session: &Session, tables: &Tables) -> Result<Vec<Counted>, PlaneError> {
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
     let mut found = Vec::new();
@@ -635,7 +635,7 @@ pub(crate) async fn counted_copies(session: &Session, tables: &Tables) -> Result
     Ok(found)
 }
 
-/// All of a table, by the client for large reads.
+/// Reads a whole table with the client for large reads.
 async fn read_counting(
     session: &Session,
     conference: &ConferenceTables,
@@ -649,7 +649,7 @@ async fn read_counting(
     Ok(())
 }
 
-/// What these rows of `conference`, `layer` or `copy` have counted; what is not there is left out.
+/// Reads the counters of these rows of `conference`, `layer` or `copy`; missing rows are left out.
 pub(crate) async fn counted_of(session: &Session, tables: &Tables, keys: &[Key]) -> Result<Vec<Counted>, PlaneError> {
     use prost::Message as _;
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
@@ -670,7 +670,7 @@ pub(crate) async fn counted_of(session: &Session, tables: &Tables, keys: &[Key])
     Ok(found)
 }
 
-/// How these streams were received. `None`: the target does not measure it; what is not there is left out.
+/// Reads the reception of these streams; missing rows are left out. `None`: the target does not measure it.
 pub(crate) async fn reception(session: &Session, tables: &Tables, keys: &[Key]) -> Result<Option<Vec<(Key, Counters)>>, PlaneError> {
     use prost::Message as _;
     let conference = tables.conference.as_ref().ok_or_else(no_tables)?;
@@ -698,7 +698,7 @@ pub(crate) async fn reception(session: &Session, tables: &Tables, keys: &[Key]) 
     Ok(Some(found))
 }
 
-/// An encoded `Entity` that asks for all rows of a table.
+/// Encodes an `Entity` that requests all rows of a table.
 fn whole(id: u32) -> Bytes {
     use prost::Message as _;
     use shunt_bfrt::pb::{Entity, TableEntry, entity};

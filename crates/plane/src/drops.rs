@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The reason that a row of a counter stands for (p4/include/config.p4).
+/// The reason of each row of a counter (p4/include/config.p4).
 type Reasons = &'static [(u64, &'static str)];
 
 const COUNTERS: [(&str, Reasons); 2] = [
@@ -27,10 +27,10 @@ const COUNTERS: [(&str, Reasons); 2] = [
     ),
 ];
 
-/// What the names of these totals begin with; the reason follows.
+/// Prefix of the names of these totals; the reason follows.
 pub const DROPPED: &str = "dropped.";
 
-/// The counters that a target has; the softswitch has none of them.
+/// The counters of a target; the softswitch has none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DropCounters(Vec<(Arc<Table>, Reasons)>);
 
@@ -43,7 +43,7 @@ impl DropCounters {
         Self(found.collect())
     }
 
-    /// Packets by reason, of all pipes, as the chip has counted them until now.
+    /// Reads the packets of all pipes by reason.
     ///
     /// # Errors
     /// The target does not answer, or has no such rows.
@@ -66,7 +66,7 @@ impl DropCounters {
 fn question(table: &Table, index: u64) -> Result<pb::Entity, PlaneError> {
     let mut question = rows::question(table, &[("$COUNTER_INDEX".to_owned(), Value::Number(index))])?;
     if let Some(entity::Entity::TableEntry(entry)) = &mut question.entity {
-        // Otherwise a switch answers with what its driver read last.
+        // Otherwise a switch answers with the values that its driver read last.
         entry.table_flags = Some(pb::TableFlags {
             from_hw: true,
             ..Default::default()

@@ -1,14 +1,14 @@
-//! Why a question has no answer.
+//! The reason why a question has no answer.
 
 use shunt_bfrt::schema::SchemaError;
 use shunt_bfrt_client::CallError;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaneError {
-    /// There is no data plane, or it gave no answer.
+    /// There is no data plane, or it did not answer.
     #[error("the data plane is not available: {0}")]
     Unavailable(String),
-    /// The data plane refused the call, or answered with what cannot be read.
+    /// The data plane rejected the call, or its answer cannot be read.
     #[error("the data plane: {0}")]
     Refused(String),
     /// The data plane has no such table, field or action.

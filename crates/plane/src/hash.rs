@@ -1,21 +1,21 @@
-//! The hash under which a Tofino stores a 5-tuple (table property `proxy_hash`), computed as the compiled program does.
+//! Computes the hash under which a Tofino stores a 5-tuple (table property `proxy_hash`).
 //!
-//! Every hash unit of the chip is a matrix over GF(2): each bit of the result is the exclusive or of some bits of the key and of a seed. The
-//! compiler writes the matrix to context.json. A CRC is such a matrix too, so the builds that relay.p4 knows need no file.
+//! Every hash unit of the chip is a matrix over GF(2): each bit of the result is the exclusive or of some bits of the key and of a seed.
+//! The compiler writes the matrix to context.json. A CRC is such a matrix too, so the builds that relay.p4 knows need no file.
 
 use serde_json::Value;
 use shunt_net::{FiveTuple, octets};
 use std::collections::HashMap;
 
-/// The 5-tuple's parts in the order of the relay tables' keys, in which a CRC takes them.
+/// The parts of a 5-tuple in the order of the relay tables' keys, as a CRC takes them.
 const PARTS: [&str; 4] = ["src_addr", "dst_addr", "src_port", "dst_port"];
 
-/// A context.json cannot be understood: what, and where.
+/// Error: where a context.json cannot be understood, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("context.json: {0}")]
 pub(crate) struct HashError(String);
 
-/// A CRC as a P4 program defines it (extern CRCPolynomial), of which the low `bits` are used.
+/// A CRC as in a P4 program (extern CRCPolynomial). Its low `bits` are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crc {
     bits: u32,
@@ -36,8 +36,8 @@ pub(crate) const HASH32: Crc = Crc {
     last: 0xffff_ffff,
 };
 
-/// `RELAY_KEY=hash48`: the low 48 bits of what bf-p4c makes of the CRC-64 polynomial in p4/include/arch_tna.p4. It takes the 64 bits for all
-/// terms but the last (Koopman's notation), so the polynomial becomes 85e1c3d753d46d27, whose highest term is x^63.
+/// `RELAY_KEY=hash48`: the low 48 bits of the CRC that bf-p4c makes of the CRC-64 polynomial in p4/include/arch_tna.p4. It takes the 64
+/// bits for all terms but the last (Koopman's notation), so the polynomial becomes 85e1c3d753d46d27, whose highest term is x^63.
 pub(crate) const HASH48: Crc = Crc {
     bits: 48,
     width: 63,
@@ -48,7 +48,7 @@ pub(crate) const HASH48: Crc = Crc {
 };
 
 impl Crc {
-    /// The hash of a message, by the definition bit by bit.
+    /// Computes the hash of a message bit by bit, by the definition.
     fn of(&self, message: &[u8]) -> u64 {
         let (top, mask) = (1 << (self.width - 1), u64::MAX >> (64 - self.width));
         let mut value = self.initial;
@@ -66,14 +66,14 @@ impl Crc {
     }
 }
 
-/// The seed, exclusive-ored with one column for every bit that is set in the key.
+/// Computes a hash: the seed, exclusive-ored with one column for each set bit of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinearHash {
     pub(crate) bits: u32,
     seed: u64,
-    /// One for each bit of the key, from the first byte's most significant bit on.
+    /// One column for each bit of the key, from the first byte's most significant bit on.
     columns: Vec<u64>,
-    /// What each value of each byte contributes.
+    /// Contribution of each value of each byte.
     tables: Vec<[u64; 256]>,
 }
 
@@ -99,7 +99,7 @@ impl LinearHash {
         }
     }
 
-    /// The same function as a CRC of messages of `size` bytes.
+    /// Makes the same function from a CRC of messages of `size` bytes.
     pub(crate) fn of_crc(crc: &Crc, size: usize) -> Self {
         let seed = crc.of(&vec![0; size]);
         let column = |bit: usize| {
@@ -118,7 +118,7 @@ impl LinearHash {
             .fold(value, |value, (byte, table)| value ^ table[usize::from(*byte)])
     }
 
-    /// The hash of a 5-tuple of the table's IP version.
+    /// Returns the hash of a 5-tuple of the table's IP version.
     pub(crate) fn of(&self, key: &FiveTuple) -> u64 {
         let (src, dst) = (octets(key.src.addr), octets(key.dst.addr));
         let value = self.add(self.seed, 0, &src);
@@ -127,7 +127,7 @@ impl LinearHash {
         self.add(value, 2 * src.len() + 2, &key.dst.port.to_be_bytes())
     }
 
-    /// The matrix's rows in reduced echelon form: two hashes collide on the same keys exactly when these are equal.
+    /// Returns the matrix's rows in reduced echelon form. Two hashes collide on the same keys exactly when these are equal.
     fn rows(&self) -> Vec<Vec<bool>> {
         let mut rows: Vec<Vec<bool>> = (0..self.bits)
             .map(|bit| self.columns.iter().map(|column| column >> bit & 1 == 1).collect())
@@ -150,16 +150,16 @@ impl LinearHash {
         rows
     }
 
-    /// Whether it collides on the same keys as another.
+    /// Returns whether it collides on the same keys as another.
     pub(crate) fn is_as(&self, other: &Self) -> bool {
         self.columns.len() == other.columns.len() && self.rows() == other.rows()
     }
 }
 
-/// The hashes of a compiled pipeline's 5-tuple tables, by the tables' names; none for one that stores its keys as they are.
+/// Reads the hashes of a compiled pipeline's 5-tuple tables, by table name; a table that stores whole keys has none.
 ///
 /// # Errors
-/// What cannot be understood.
+/// The part that cannot be understood.
 pub(crate) fn from_context(context: &[u8]) -> Result<HashMap<String, Vec<LinearHash>>, HashError> {
     let document: Value = serde_json::from_slice(context).map_err(|error| HashError(error.to_string()))?;
     let tables = document["tables"]
@@ -183,7 +183,7 @@ pub(crate) fn from_context(context: &[u8]) -> Result<HashMap<String, Vec<LinearH
     Ok(found)
 }
 
-/// A table's name, where each field's lowest bit is in the key's columns, and how many columns there are; `None` where it has no 5-tuple.
+/// Returns a table's name, the column of each field's lowest bit, and the number of columns; `None` if it has no 5-tuple.
 fn layout(table: &Value) -> Option<(String, HashMap<String, usize>, usize)> {
     let name = table["name"].as_str()?.to_owned();
     let fields = table["match_key_fields"].as_array()?;
@@ -197,7 +197,7 @@ fn layout(table: &Value) -> Option<(String, HashMap<String, usize>, usize)> {
     (fields.len() == PARTS.len() && place <= 8 * 36).then_some((name, last, place))
 }
 
-/// The hash of one stage table. The hash unit has more bits than the key's; those in use keep their order.
+/// Reads the hash of one stage table. The hash unit has more bits than the key's; those in use keep their order.
 fn stage_hash(name: &str, stage: &Value, last: &HashMap<String, usize>, count: usize) -> Result<LinearHash, HashError> {
     let wrong = |what: &str| HashError(format!("{name}: {what}"));
     let bits = stage["proxy_hash_function"]["hash_bits"]
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(from_context(b"{\"tables\": []}"), Ok(HashMap::new()));
     }
 
-    /// A context.json with one hashed table, whose stages are these.
+    /// Makes a context.json with one hashed table of these stages.
     fn context(stages: &[Value]) -> Value {
         let fields: Vec<Value> = PARTS
             .iter()
@@ -278,7 +278,7 @@ mod tests {
         }]})
     }
 
-    /// A stage whose hash is the exclusive or of some bits of the source address with its lowest ones.
+    /// Makes a stage whose hash is the exclusive or of some bits of the source address with its lowest ones.
     fn stage(width: usize, shift: u64) -> Value {
         let bits: Vec<Value> = (0..width as u64)
             .map(|bit| {

@@ -1,31 +1,31 @@
-//! The data plane as the agent uses it: the one writer of its tables, over BF Runtime.
+//! The only writer of the data plane's tables, over BF Runtime.
 //!
-//! [`Plane::start`] connects in the background. Submits ([`Plane::write`], [`Plane::filter`] …) return at once and never fail; what becomes of
-//! them, and what the data plane tells, comes as [`Event`]s. Questions ([`Plane::counters`], [`Plane::totals`] …) are asked in the caller's task.
+//! [`Plane::start`] connects in the background. Submits ([`Plane::write`], [`Plane::filter`] …) return at once and never fail. Their
+//! results and the data plane's notices come as [`Event`]s. Questions ([`Plane::counters`], [`Plane::totals`] …) run in the caller's task.
 //!
 //! # Writes
 //!
-//! Writes of many calls go out together. A lone delete goes at once, since a command may wait for it; anything else waits up to 4 ms for
-//! company. At most 20 batches go at once and 1,000 a second after that, 8 may be under way. Writes to one relay port stay in their order.
-//! Before entries are deleted one read asks for their counters.
+//! Writes of many calls share a batch. A single delete is sent at once, because a command may wait for it. Other writes are coalesced for
+//! up to 4 ms. At most 20 batches are sent at once and 1,000 a second after that, with 8 outstanding. Writes to one relay port keep their
+//! order. One read fetches the counters of entries before they are deleted.
 //!
-//! | answer | what becomes of it |
+//! | answer | result |
 //! | --- | --- |
 //! | OK | done |
-//! | already there (6) on an insert | the entry is modified |
-//! | not found (5) on a modify | it is inserted; on a delete: done |
+//! | already exists (6) on an insert | the entry is modified |
+//! | not found (5) on a modify | the entry is inserted; on a delete: done |
 //! | no space (8) | table full |
 //! | not ready (14) | written again, up to five times |
-//! | anything else | rejected |
-//! | none within 2 s | written again; after 5 s unavailable, and the session is made anew |
+//! | any other | rejected |
+//! | none within 2 s | written again; after 5 s unavailable, and a new session |
 //!
-//! A write without an answer may still be carried out. What the tables hold is read after each connect, and all the time at a bounded rate
-//! ([`Event::Table`]); comparing that with the plan is the book's part.
+//! A write without an answer may still be executed. The tables are read after each connect, and continuously at a bounded rate
+//! ([`Event::Table`]); the book compares them with the plan.
 //!
 //! # What the schema lacks
 //!
-//! All tables are found by name in the target's schema. One without a relay table is refused; what else is missing switches one thing off
-//! ([`Facts::lacks`]).
+//! All tables are found by name in the target's schema. A target without a relay table is rejected; any other missing part disables one
+//! function ([`Facts::lacks`]).
 #![forbid(unsafe_code)]
 
 mod admission;

@@ -12,7 +12,7 @@ use shunt_rtp::Source;
 /// RFC 3550 section 5.1.
 const RTP_VERSION: u64 = 2;
 
-/// A learn filter that the agent knows.
+/// A digest filter that the agent knows.
 #[derive(Clone, Debug)]
 pub(crate) enum LearnFilter {
     Miss { id: u32, fields: [u32; 8] },
@@ -20,7 +20,7 @@ pub(crate) enum LearnFilter {
     Held { id: u32, fields: [u32; 4] },
 }
 
-/// What a digest says.
+/// The content of a digest.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Digest {
     Notices(Vec<Notice>),
@@ -29,10 +29,10 @@ pub(crate) enum Digest {
 }
 
 impl LearnFilter {
-    /// Those of a schema.
+    /// Finds the known filters of a schema.
     ///
     /// # Errors
-    /// One of these names lacks a field.
+    /// A filter of a known name lacks a field.
     pub(crate) fn all(schema: &Schema) -> Result<Vec<Self>, SchemaError> {
         let id = |learn: &Learn, name: &str| learn.fields.named(name).map(|field| field.id);
         let mut found = Vec::new();
@@ -73,7 +73,7 @@ impl LearnFilter {
         Ok(found)
     }
 
-    /// What a digest of this filter says; `None` for a digest of another one. What lacks a field is left out.
+    /// Decodes a digest of this filter; `None` for a digest of another one. Items that lack a field are left out.
     pub(crate) fn read(&self, digest: &pb::DigestList) -> Option<Digest> {
         match self {
             Self::Miss { id, fields } if *id == digest.digest_id => {

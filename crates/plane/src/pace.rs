@@ -1,8 +1,8 @@
-//! How soon a batch may follow the last ones.
+//! Limits the rate of batches.
 
 use std::time::{Duration, Instant};
 
-/// Batches a second in the long run. A batch costs as much processor time as a hundred operations in it.
+/// Batches per second in the long run. A batch costs as much processor time as a hundred of its operations.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Batches at once after a pause.
 const BURST: u32 = 20;
@@ -15,7 +15,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// From when on the next batch may go.
+    /// Returns when the next batch may be sent.
     pub(crate) fn allowed(&self, now: Instant) -> Instant {
         let tolerance = INTERVAL * (BURST - 1);
         self.full.and_then(|full| full.checked_sub(tolerance)).map_or(now, |at| at.max(now))

@@ -23,13 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Events that wait for the one who takes them; then the plane waits too, and the data plane's notices are lost.
+/// Capacity of the event channel. When it is full, the plane waits, and notices of the data plane are lost.
 const EVENTS: usize = 1024;
 const ROWS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rows of one write: answers are signs of life, and rows that replicate cost the data plane more than relay entries.
+/// Rows per Write request. Small requests keep the session's liveness timer fed, and replication rows cost the data plane more than relay
+/// entries.
 const ROWS_AT_ONCE: usize = 100;
 
-/// A session that can be used.
+/// A usable session.
 #[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) session: Session,
@@ -42,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
 }
 
-/// The one writer of the data plane's tables. Clones share it; it ends with the last of them, and leaves the data plane as it is.
+/// The only writer of the data plane's tables. Clones share it. It ends with the last clone and leaves the data plane unchanged.
 #[derive(Clone)]
 pub struct Plane {
     shared: Arc<Shared>,
@@ -51,7 +52,7 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// Connect in the background, for as long as it takes. Needs a tokio runtime.
+    /// Connects in the background and retries without limit. Needs a tokio runtime.
     #[must_use]
     pub fn start(settings: Settings) -> (Self, mpsc::Receiver<Event>) {
         let (client, client_events) = Client::start_behind(settings.fence.clone(), settings.target.clone());
@@ -73,57 +74,58 @@ impl Plane {
     }
 
     fn submit(&self, command: Command) {
-        // The engine ends after all handles, or when the runtime does.
+        // The engine ends after all handles, or with the runtime.
         let _ = self.commands.send(command);
     }
 
-    /// Write to the relay tables; the results come as [`Event::Written`]. Writes that are given together go together.
+    /// Writes to the relay tables; the results come as [`Event::Written`]. Writes of one call are sent together.
     ///
-    /// Writes to one relay port are carried out in their order. A delete goes at once, others wait up to 4 ms for company.
+    /// Writes to one relay port are executed in order. A delete is sent at once, others are coalesced for up to 4 ms.
     pub fn write(&self, writes: Vec<(WriteId, Operation)>) {
         if !writes.is_empty() {
             self.submit(Command::Write(writes));
         }
     }
 
-    /// Who may send to a relay port (even) and the one above while they have no entry; `None`: everybody. Kept in force until it is changed.
+    /// Sets the allowed sources of a relay port (even) and the port above while they have no entry; `None`: all. It stays in force until it
+    /// is changed.
     pub fn filter(&self, port: Endpoint, allowed: Option<Arc<[IpAddr]>>) {
         self.submit(Command::Filter(port, allowed));
     }
 
-    /// A party of a call is at these addresses: they are no unknown sources. Addresses that a source filter names are taken note of anyway.
+    /// Adds addresses of a call's party, which are then no unknown sources. Addresses of source filters are added anyway.
     pub fn allow(&self, addresses: Vec<IpAddr>) {
         self.submit(Command::Allow(addresses));
     }
 
-    /// Drop what a scanner sends to ports without an entry, for [`Settings::block_for`].
+    /// Drops a scanner's packets to ports without an entry, for [`Settings::block_for`].
     pub fn block(&self, found: Found) {
         self.submit(Command::Block(found));
     }
 
-    /// Delete entries that no call claims.
+    /// Deletes entries that no call claims.
     pub fn delete_orphans(&self, keys: Vec<FiveTuple>) {
         if !keys.is_empty() {
             self.submit(Command::DeleteOrphans(keys));
         }
     }
 
-    /// Read when entries last met a packet. The answer is [`Event::IdleTimes`], of one entry for each key; none comes from a data plane that is
-    /// not available.
+    /// Reads when entries last matched a packet. The answer is [`Event::IdleTimes`] with one entry for each key. An unavailable data plane
+    /// gives no answer.
     pub fn read_idle(&self, keys: Vec<FiveTuple>) {
         if !keys.is_empty() {
             self.submit(Command::ReadIdle(keys));
         }
     }
 
-    /// Packets of these 5-tuples may come although they have no entry. Matters to a data plane that stores hashes ([`Event::Collision`]).
+    /// Announces packets of these 5-tuples, which have no entry. Matters for a data plane that stores hashes ([`Event::Collision`]).
     pub fn expect(&self, keys: Vec<FiveTuple>) {
         if !keys.is_empty() {
             self.submit(Command::Expect(keys));
         }
     }
 
-    /// Read the whole table now ([`Event::Table`]).
+    /// Reads the whole table now ([`Event::Table`]).
     pub fn audit(&self) {
         self.submit(Command::Audit);
     }
@@ -132,7 +134,7 @@ impl Plane {
         self.link.borrow().clone().map_err(PlaneError::Unavailable)
     }
 
-    /// The data plane that is there.
+    /// Returns facts about the connected data plane.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`], with the reason.
@@ -145,7 +147,7 @@ impl Plane {
         self.shared.counts.read(self.shared.client.digests_lost())
     }
 
-    /// What was counted on these entries since they were installed; keys without an entry are left out.
+    /// Reads the counters of these entries since they were installed; missing entries are left out.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -154,7 +156,7 @@ impl Plane {
         Ok(readings.into_iter().map(|reading| (reading.key, reading.counters)).collect())
     }
 
-    /// The same, with how long each has met no packet.
+    /// Reads the counters and the idle time of these entries.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -163,7 +165,7 @@ impl Plane {
         questions::readings(&link.session, &link.tables, keys).await
     }
 
-    /// What was counted on all entries. Takes a second or more for a million, and holds up nobody.
+    /// Reads the counters of all entries. It takes a second or more for a million entries, and blocks no write.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -172,7 +174,7 @@ impl Plane {
         questions::all_counters(&link.session, &link.tables).await
     }
 
-    /// Counters of the whole data plane by name; at least `entries` and `capacity`.
+    /// Reads counters of the whole data plane by name; at least `entries` and `capacity`.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -181,8 +183,8 @@ impl Plane {
         questions::totals(&link.session, &link.tables).await
     }
 
-    /// The interfaces that the data plane has, and the mode of the program that is attached to each now (`native`, `generic`, `none`); `None`: it does
-    /// not tell.
+    /// Reads the interfaces of the data plane, and the mode of the program attached to each now (`native`, `generic`, `none`); `None`: it
+    /// does not report them.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -191,7 +193,7 @@ impl Plane {
         questions::interfaces(&link.session, &link.tables).await
     }
 
-    /// Entries in each relay table, and its size.
+    /// Reads the number of entries in each relay table, and its size.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -200,20 +202,19 @@ impl Plane {
         questions::usage(&link.session, &link.tables).await
     }
 
-    /// What the data plane would do with a packet.
+    /// Asks where the data plane would send a packet.
     ///
     /// # Errors
-    /// [`PlaneError::Schema`] where it cannot tell, [`PlaneError::Unavailable`] without an answer.
+    /// [`PlaneError::Schema`] if it has no trace, [`PlaneError::Unavailable`] without an answer.
     pub async fn trace(&self, key: FiveTuple) -> Result<Trace, PlaneError> {
         let link = self.link()?;
         questions::trace(&link.session, &link.tables, &key).await
     }
 
-    /// Write rows of tables that are none of the relay's, in this order; every one is tried. For each its result.
+    /// Writes rows of tables other than the relay's, in this order. Every row is tried and has its own result.
     ///
     /// # Errors
-    /// [`PlaneError::Schema`] for a write that does not fit the schema: nothing was written then. [`PlaneError::Unavailable`] without an answer:
-    /// what was written is not known.
+    /// [`PlaneError::Schema`] for a write that does not fit the schema; nothing was written then. [`PlaneError::Unavailable`] without an answer: it is unknown which rows were written.
     pub async fn rows(&self, writes: &[TableWrite]) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
         let link = self.link()?;
         let encoded = writes.iter().map(|write| rows::encode(&link.tables.schema, write));
@@ -225,10 +226,10 @@ impl Plane {
         Ok(answers)
     }
 
-    /// All rows of a table.
+    /// Reads all rows of a table.
     ///
     /// # Errors
-    /// [`PlaneError::Schema`] where there is no such table, [`PlaneError::Unavailable`] without an answer.
+    /// [`PlaneError::Schema`] without such a table, [`PlaneError::Unavailable`] without an answer.
     pub async fn read(&self, table: &str) -> Result<Vec<Row>, PlaneError> {
         let link = self.link()?;
         let found = link.tables.schema.table(table);
@@ -236,25 +237,25 @@ impl Plane {
         questions::read_table(&link.session, table, questions::ALL_TIMEOUT).await
     }
 
-    /// Whether the data plane has a table of this name, and for how many rows.
+    /// Returns the size of a table, or `None` if the data plane lacks it.
     ///
     /// # Errors
-    /// [`PlaneError::Unavailable`] while there is none.
+    /// [`PlaneError::Unavailable`] while there is no data plane.
     pub fn table_size(&self, table: &str) -> Result<Option<usize>, PlaneError> {
         Ok(self.link()?.tables.schema.table(table).map(|table| table.size))
     }
 
-    /// What the data plane offers to conferences.
+    /// Returns what the data plane offers to conferences.
     ///
     /// # Errors
-    /// [`PlaneError::Schema`] where it has no tables for conferences, [`PlaneError::Unavailable`] while there is none.
+    /// [`PlaneError::Schema`] without tables for conferences, [`PlaneError::Unavailable`] while there is no data plane.
     pub fn conference_offer(&self) -> Result<Offer, PlaneError> {
         let link = self.link()?;
         let tables = link.tables.conference.as_ref().ok_or_else(conference::no_tables)?;
         Ok(tables.offer(routes::exist(&link.tables.schema)))
     }
 
-    /// Where a switch sends packets to, as its operator has set it; `None` of a data plane whose kernel has the routes.
+    /// Reads the routes of a switch, as its operator has set them; `None` for a data plane that uses the kernel's routes.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -263,26 +264,26 @@ impl Plane {
         routes::read(&link.session, &link.tables.schema).await
     }
 
-    /// Write rows of conferences, in this order; every one is tried. For each its result: what is there already is modified, and what the data
-    /// plane puts off is written again.
+    /// Writes rows of conferences, in this order. Every row is tried and has its own result. Existing rows are modified, and postponed ones
+    /// are written again.
     ///
     /// # Errors
-    /// As of [`Plane::rows`].
+    /// As [`Plane::rows`].
     pub async fn write_conferences(&self, steps: &[Step<Key, Data>]) -> Result<Vec<Result<(), UpdateError>>, PlaneError> {
         let link = self.link()?;
         conference::write(&link.session, &link.tables, steps).await
     }
 
-    /// All rows of conferences but relay entries.
+    /// Reads all rows of conferences except relay entries.
     ///
     /// # Errors
-    /// [`PlaneError::Schema`] where there are no such tables, [`PlaneError::Unavailable`] without an answer.
+    /// [`PlaneError::Schema`] without such rows, [`PlaneError::Unavailable`] without an answer.
     pub async fn conference_rows(&self) -> Result<Vec<(Key, Data)>, PlaneError> {
         let link = self.link()?;
         conference::all(&link.session, &link.tables).await
     }
 
-    /// All relay entries that the agent can have written.
+    /// Reads all relay entries that the agent can have written.
     ///
     /// # Errors
     /// [`PlaneError::Unavailable`] without an answer.
@@ -291,19 +292,19 @@ impl Plane {
         Ok(questions::entries(&link.session, &link.tables).await?.0)
     }
 
-    /// How streams (rows of `conference`) were received. `None`: the data plane does not measure it.
+    /// Reads the reception of streams (rows of `conference`). `None`: the data plane does not measure it.
     ///
     /// # Errors
-    /// As of [`Plane::conference_rows`].
+    /// As [`Plane::conference_rows`].
     pub async fn reception(&self, keys: &[Key]) -> Result<Option<Vec<(Key, Counters)>>, PlaneError> {
         let link = self.link()?;
         conference::reception(&link.session, &link.tables, keys).await
     }
 
-    /// What rows of `conference` and `layer` have counted: these, or all.
+    /// Reads the counters of rows of `conference` and `layer`: of these, or of all.
     ///
     /// # Errors
-    /// As of [`Plane::conference_rows`].
+    /// As [`Plane::conference_rows`].
     pub async fn conference_counters(&self, keys: Option<&[Key]>) -> Result<Vec<Counted>, PlaneError> {
         let link = self.link()?;
         match keys {
@@ -312,10 +313,10 @@ impl Plane {
         }
     }
 
-    /// What all rows of `copy` have counted. One read whatever their number, and it holds up nobody.
+    /// Reads the counters of all rows of `copy` in one request, which blocks no write.
     ///
     /// # Errors
-    /// As of [`Plane::conference_rows`].
+    /// As [`Plane::conference_rows`].
     pub async fn copy_counters(&self) -> Result<Vec<Counted>, PlaneError> {
         let link = self.link()?;
         conference::counted_copies(&link.session, &link.tables).await

@@ -1,4 +1,4 @@
-//! Questions to the data plane, in the task of whoever asks.
+//! Questions to the data plane, in the caller's task.
 
 use crate::batch::{counters_of, reading_of};
 use crate::error::PlaneError;
@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// For a whole table, which a switch answers at once when it has read all of it: of a million entries after a minute or two.
+/// Deadline for a whole table. A switch answers only when it has read all of it: a million entries take a minute or two.
 pub(crate) const ALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Keys of one read: of more, the writes that come after it would wait for long.
+/// Keys per Read request. A larger one would delay the writes after it.
 const AT_ONCE: usize = 500;
 
-/// What the data plane would do with a packet.
+/// The data plane's answer to a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     pub verdict: String,
@@ -30,7 +30,7 @@ pub struct Trace {
     pub out_interface: String,
 }
 
-/// Ask for entries by key, some hundred at a time, and take apart what is found.
+/// Reads entries by key, some hundred at a time, and decodes them.
 async fn ask_for<T>(
     session: &Session,
     keys: &[FiveTuple],
@@ -66,7 +66,7 @@ pub(crate) async fn readings(session: &Session, tables: &Tables, keys: &[FiveTup
     Ok(found)
 }
 
-/// When entries last met a packet: one for each key.
+/// Reads when entries last matched a packet: one result for each key.
 pub(crate) async fn idle_times(session: &Session, tables: &Tables, keys: &[FiveTuple]) -> Result<Vec<Idle>, PlaneError> {
     let request = |arena: &mut BytesMut, key: &FiveTuple| Some(tables.timing(key.is_v6())?.request(arena, key));
     let read = |entity: &[u8]| tables.idle(&TableRow::decode(entity).ok()??);
@@ -79,8 +79,8 @@ pub(crate) async fn idle_times(session: &Session, tables: &Tables, keys: &[FiveT
     Ok(idle.collect())
 }
 
-/// All relay entries, by the client for large reads, and the ports of those that have another DSCP than the configured one. What the agent cannot
-/// have written is left out.
+/// Reads all relay entries with the client for large reads, and the ports of those with another DSCP than the configured one. Entries that
+/// the agent cannot have written are left out.
 pub(crate) async fn entries(session: &Session, tables: &Tables) -> Result<(Vec<RelayEntry>, HashSet<Endpoint>), PlaneError> {
     let (mut found, mut marked_otherwise) = (Vec::new(), HashSet::new());
     for relay in tables.relay.iter().flatten() {
@@ -122,7 +122,7 @@ pub(crate) fn whole(table: &Table, default: bool) -> pb::Entity {
     }
 }
 
-/// All rows of a table, by the client for large reads.
+/// Reads a whole table with the client for large reads.
 pub(crate) async fn read_table(session: &Session, table: &Table, timeout: Duration) -> Result<Vec<Row>, PlaneError> {
     let mut found = Vec::new();
     let take = |part: Vec<Bytes>| found.extend(part.into_iter().filter_map(|entity| rows::decode(table, entity)));
@@ -130,7 +130,7 @@ pub(crate) async fn read_table(session: &Session, table: &Table, timeout: Durati
     Ok(found)
 }
 
-/// Counters of the whole data plane by name; at least `entries` and `capacity`.
+/// Reads counters of the whole data plane by name; at least `entries` and `capacity`.
 pub(crate) async fn totals(session: &Session, tables: &Tables) -> Result<BTreeMap<String, u64>, PlaneError> {
     let Some(table) = &tables.totals else {
         let entries = usage(session, tables).await?.values().map(|(used, _)| used).sum();
@@ -146,7 +146,7 @@ pub(crate) async fn totals(session: &Session, tables: &Tables) -> Result<BTreeMa
     Ok(numbers.collect())
 }
 
-/// Interfaces, each with the mode of its program; `None`: the data plane has no such table.
+/// Reads the interfaces, each with the mode of its program; `None`: the data plane has no such table.
 pub(crate) async fn interfaces(session: &Session, tables: &Tables) -> Result<Option<Vec<(String, String)>>, PlaneError> {
     let Some(table) = &tables.interface else { return Ok(None) };
     let found = read_table(session, table, TIMEOUT).await?;
@@ -154,7 +154,7 @@ pub(crate) async fn interfaces(session: &Session, tables: &Tables) -> Result<Opt
     Ok(Some(found.iter().map(|row| (text(row, "name"), text(row, "mode"))).collect()))
 }
 
-/// Entries in each relay table, and its size.
+/// Reads the number of entries in each relay table, and its size.
 pub(crate) async fn usage(session: &Session, tables: &Tables) -> Result<BTreeMap<String, (u64, u64)>, PlaneError> {
     use prost::Message as _;
     let mut usage = BTreeMap::new();

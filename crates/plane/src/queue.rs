@@ -1,4 +1,4 @@
-//! Writes that wait: those to one relay port stay in their order, one at a time; all others go together.
+//! Waiting writes. Writes to one relay port stay in order, one at a time; all others share batches.
 
 use shunt_calls::{Operation, WriteId};
 use shunt_net::{Endpoint, FiveTuple};
@@ -8,10 +8,10 @@ use std::time::Instant;
 /// One write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// `None`: nobody asks for the result.
+    /// `None`: nothing waits for the result.
     pub(crate) id: Option<WriteId>,
     pub(crate) operation: Operation,
-    /// When it was asked for, and when it has to go.
+    /// When it was submitted, and when it must be sent.
     pub(crate) given: Instant,
     pub(crate) due: Instant,
 }
@@ -25,11 +25,11 @@ impl Job {
     }
 }
 
-/// What waits and what is under way.
+/// Waiting writes and writes under way.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     ready: VecDeque<Job>,
-    /// The ports at which one write is ready or under way, with those that wait for it.
+    /// Ports with a write that is ready or under way, and the writes that wait behind it.
     ports: HashMap<Endpoint, VecDeque<Job>>,
     waiting: usize,
     due: Option<Instant>,
@@ -52,26 +52,26 @@ impl Queue {
         self.ready.push_back(job);
     }
 
-    /// When the first of those that can go has to.
+    /// Returns when the first ready write must be sent.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// How many wait, whether they can go or not.
+    /// Returns the number of waiting writes, ready or not.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Take so many of those that can go; no two of them are to one port.
+    /// Takes up to `most` ready writes, at most one for each port.
     pub(crate) fn take(&mut self, most: usize) -> Vec<Job> {
         let taken: Vec<Job> = self.ready.drain(..most.min(self.ready.len())).collect();
         self.waiting -= taken.len();
-        // What a full batch leaves behind has waited longest.
+        // The writes that a full batch leaves behind have waited longest.
         self.due = self.ready.front().map(|job| job.due);
         taken
     }
 
-    /// A write is over.
+    /// Ends a write, so that the next one of its port becomes ready.
     pub(crate) fn finished(&mut self, port: Endpoint) {
         let Some(behind) = self.ports.get_mut(&port) else { return };
         match behind.pop_front() {
@@ -82,7 +82,7 @@ impl Queue {
         }
     }
 
-    /// Take everything that waits; what is under way stays so.
+    /// Takes all waiting writes; those under way stay.
     pub(crate) fn drain(&mut self) -> Vec<Job> {
         let mut taken: Vec<Job> = self.ready.drain(..).collect();
         for at in 0..taken.len() {
@@ -94,7 +94,7 @@ impl Queue {
         taken
     }
 
-    /// The ports at which something waits or is under way.
+    /// Returns the ports with waiting or running writes.
     pub(crate) fn busy_ports(&self) -> impl Iterator<Item = Endpoint> + '_ {
         self.ports.keys().copied()
     }

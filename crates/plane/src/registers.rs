@@ -1,5 +1,5 @@
-//! The registers in which a switch keeps sequence numbers of conferences (docs/p4.md): which they are, for how many there is room, and what is
-//! written before a track or a sequence state is given to somebody.
+//! The registers in which a switch keeps sequence numbers of conferences (docs/p4.md): their names, sizes, and initial values before a
+//! track or a sequence state is assigned.
 
 use crate::error::PlaneError;
 use crate::rows::{self, Change, TableWrite, Value};
@@ -9,15 +9,15 @@ use shunt_conference::membership::TARGETS;
 use shunt_conference::tables::Limits;
 use std::sync::Arc;
 
-/// Those of S-LM that say where a receiver is, and what stands there before its first packet.
+/// S-LM's registers of a receiver, and their values before its first packet.
 const S_LM: [(&str, u64); 3] = [("Egress.high", 0), ("Egress.offset", 0), ("Egress.open", 0)];
-/// The same of S-LR. A receiver begins as one who gets everything: those numbers are the sender's own, which it may have had until now, and in
-/// those of any other target it would get numbers again that it has got already.
+/// S-LR's registers of a receiver, and their values before its first packet. A receiver starts at the target that forwards all layers,
+/// because those numbers are the sender's own. In the numbers of another target it could get a number twice.
 const S_LR: [(&str, u64); 3] = [("Egress.target", TARGETS as u64), ("Egress.base", 0), ("Egress.floor", 0)];
-/// In the names of S-LR's registers of a stream. Zeros are a stream of which nothing has come.
+/// Parts of the names of S-LR's registers of a stream. Zeros stand for a stream without packets.
 const TRACKS: &str = ".Ingress.pipeline.conference.tracks.";
 
-/// A register with so many rows for each number, and what stands there before the first packet.
+/// A register with `rows` rows for each number, and their value before the first packet.
 #[derive(Clone, Debug)]
 struct Word {
     table: Arc<Table>,
@@ -29,7 +29,7 @@ struct Word {
 pub(crate) struct Registers {
     tracks: Vec<Word>,
     sequence_states: Vec<Word>,
-    /// All that a receiver's numbers take are there.
+    /// Whether the target has all registers of a receiver.
     pub(crate) sequence_state_registers: bool,
 }
 
@@ -40,7 +40,7 @@ impl Registers {
             .iter()
             .filter(|table| table.table_type == "Register" && table.name.contains(TRACKS))
             .collect();
-        // The smallest have one row for each track.
+        // The smallest registers have one row for each track.
         let count = tracks.iter().map(|table| table.size).min().unwrap_or(1).max(1);
         let starts = if tracks.is_empty() { S_LM } else { S_LR };
         let sequence_states: Vec<Word> = starts
@@ -64,12 +64,12 @@ impl Registers {
         }
     }
 
-    /// The target keeps numbers in registers: it is a switch.
+    /// Returns whether the target keeps numbers in registers, as a switch does.
     pub(crate) fn exist(&self) -> bool {
         !self.tracks.is_empty() || !self.sequence_states.is_empty()
     }
 
-    /// What there is room for. Where not all numbers have a row of their own, row 0 belongs to nobody.
+    /// Returns the number of usable rows. If not all numbers have a row of their own, row 0 is unused.
     pub(crate) fn limits(&self) -> Limits {
         let most = Limits::default();
         let room = |words: &[Word], most: u32| {
@@ -86,12 +86,12 @@ impl Registers {
         }
     }
 
-    /// Updates after which the next packet of a track is its first.
+    /// Returns updates after which the next packet of a track is its first.
     pub(crate) fn clear_track(&self, schema: &Schema, track: u32) -> Result<Vec<Bytes>, PlaneError> {
         clear(schema, &self.tracks, track)
     }
 
-    /// Updates after which the next packet of a sequence state is its first.
+    /// Returns updates after which the next packet of a sequence state is its first.
     pub(crate) fn clear_sequence_state(&self, schema: &Schema, sequence_state: u32) -> Result<Vec<Bytes>, PlaneError> {
         clear(schema, &self.sequence_states, sequence_state)
     }

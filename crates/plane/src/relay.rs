@@ -1,4 +1,4 @@
-//! The tables `relay` and `relay6`: entries to updates, and what a read returns to entries.
+//! The tables `relay` and `relay6`: converts entries to updates, and read entries back.
 
 use crate::row::TableRow;
 use crate::tuple::{FIELDS, Slot, TupleTable, address, fill_key, put_addr, put_port};
@@ -12,17 +12,17 @@ use shunt_net::{Endpoint, FiveTuple};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An action that says where packets go.
+/// An action that sets the destination of packets.
 #[derive(Clone, Debug)]
 struct Rewrite {
     action_id: u32,
-    /// The IP version of what leaves.
+    /// IP version of the leaving packet.
     v6: bool,
     source: Option<u32>,
     destination: u32,
     source_port: u32,
     destination_port: u32,
-    /// The fields that set the DSCP: whether, and which.
+    /// The fields of the DSCP: whether to set it, and its value.
     marks: Option<(u32, u32)>,
     parameters: usize,
     insert: Part<Slot>,
@@ -35,23 +35,25 @@ pub(crate) struct RelayTable {
     pub(crate) name: String,
     pub(crate) size: usize,
     pub(crate) tuple: TupleTable,
-    /// It reports idle entries.
+    /// Whether it reports idle entries.
     pub(crate) ages: bool,
-    /// The data field that says how long an entry has yet until it is idle, in ms.
+    /// The data field with the remaining time until the entry is idle, in ms.
     pub(crate) ttl: Option<u32>,
     idle: Duration,
     /// DSCP by the range that packets leave from.
     marks: Arc<[(MediaRange, u8)]>,
     /// The data fields that count packets and bytes.
     pub(crate) counters: Option<(u32, u32)>,
-    /// The shortest first.
+    /// Actions, the shortest first.
     rewrites: Vec<Rewrite>,
     delete: Part<Slot>,
 }
 
 impl RelayTable {
+    /// Resolves the table.
+    ///
     /// # Errors
-    /// The key is not a 5-tuple, or no action says where packets go.
+    /// The key is not a 5-tuple, or no action sets a destination.
     pub(crate) fn new(table: &Table, idle: Duration, tos: &[(MediaRange, u8)]) -> Result<Self, SchemaError> {
         let tuple = TupleTable::new(table)?;
         let ttl = table.data.find("$ENTRY_TTL");
@@ -84,11 +86,11 @@ impl RelayTable {
         })
     }
 
-    /// An encoded INSERT, or MODIFY; `None` where no action can say what the entry does.
+    /// Encodes an INSERT or MODIFY; `None` if no action can express the entry.
     pub(crate) fn place(&self, arena: &mut BytesMut, entry: &RelayEntry, modify: bool) -> Option<Bytes> {
         let (key, source, destination) = (entry.key(), entry.new_source(), entry.new_destination());
         let v6 = destination.addr.is_ipv6();
-        // Without a source address of its own, the packet's old destination becomes its source.
+        // Without a source address of its own, the entry uses the packet's old destination as the source.
         let fits = |rewrite: &&Rewrite| rewrite.v6 == v6 && (rewrite.source.is_some() || source.addr == key.dst.addr);
         let dscp = self.dscp(source);
         let marking = self
@@ -109,12 +111,12 @@ impl RelayTable {
         }))
     }
 
-    /// The DSCP of packets that leave from a relay address and port; `None`: as they came.
+    /// Returns the DSCP of packets that leave from a relay address and port; `None`: unchanged.
     fn dscp(&self, source: Endpoint) -> Option<u8> {
         self.marks.iter().find(|(range, _)| range.contains(source)).map(|(_, dscp)| *dscp)
     }
 
-    /// Whether an entry that was read sets another DSCP than a write of it would: it was written by another configuration.
+    /// Returns whether an entry has another DSCP than a write would set, because another configuration wrote it.
     pub(crate) fn is_marked_otherwise(&self, row: &TableRow<'_>, entry: &RelayEntry) -> bool {
         let Some(rewrite) = self.rewrites.iter().find(|rewrite| rewrite.action_id == row.action_id) else {
             return false;
@@ -130,12 +132,12 @@ impl RelayTable {
         }
     }
 
-    /// An encoded DELETE.
+    /// Encodes a DELETE.
     pub(crate) fn delete(&self, arena: &mut BytesMut, key: &FiveTuple) -> Bytes {
         self.delete.fill(arena, |slot, hole| fill_key(slot, hole, key))
     }
 
-    /// An entry that was read; `None` for one that the agent cannot have written.
+    /// Decodes an entry; `None` for one that the agent cannot have written.
     pub(crate) fn entry(&self, row: &TableRow<'_>) -> Option<RelayEntry> {
         let key = self.tuple.key_of(&row.key)?;
         let rewrite = self.rewrites.iter().find(|rewrite| rewrite.action_id == row.action_id)?;
@@ -149,20 +151,20 @@ impl RelayTable {
         RelayEntry::new(key, source, Endpoint::new(destination, port(rewrite.destination_port)?)).ok()
     }
 
-    /// Packets and bytes of an entry that was read.
+    /// Decodes packets and bytes of an entry.
     pub(crate) fn counts(&self, row: &TableRow<'_>) -> Option<(u64, u64)> {
         let (packets, bytes) = self.counters?;
         Some((row.data.number(packets).unwrap_or(0), row.data.number(bytes).unwrap_or(0)))
     }
 
-    /// How long an entry that was read has met no packet, as far as it is certain: the time-out of one that is idle, and nothing of any other, since
-    /// the chip counts in coarse steps. bf_switchd reads as `$ENTRY_TTL` what is left of it (pipe_mgr_idle.c, rmt_mat_ent_get_idle_ttl).
+    /// Returns how long an entry has certainly matched no packet: the time-out of an idle entry, and zero for any other, because the chip
+    /// counts in coarse steps. bf_switchd reads `$ENTRY_TTL` as the remaining time (pipe_mgr_idle.c, rmt_mat_ent_get_idle_ttl).
     pub(crate) fn idle(&self, row: &TableRow<'_>) -> Option<Duration> {
         let is_idle = row.data.number(self.ttl?)? == 0;
         Some(if is_idle { self.idle } else { Duration::ZERO })
     }
 
-    /// What it does not offer, for operators.
+    /// Returns the missing functions, for operators.
     pub(crate) fn lacks(&self) -> Vec<String> {
         let name = self.name.rsplit('.').next().unwrap_or(&self.name);
         let mut lacks = Vec::new();
@@ -233,7 +235,7 @@ impl Rewrite {
     }
 }
 
-/// The parameter of an action that has a key field's name.
+/// Finds the parameter of an action that has a key field's name.
 fn new(slot: Slot) -> Slot {
     match slot {
         Slot::SourceAddress => Slot::NewSourceAddress,
@@ -258,6 +260,8 @@ pub(crate) struct QualityTable {
 }
 
 impl QualityTable {
+    /// Resolves the table.
+    ///
     /// # Errors
     /// The schema's table lacks a field.
     pub(crate) fn new(table: &Table) -> Result<Self, SchemaError> {
@@ -277,7 +281,7 @@ impl QualityTable {
 
     pub(crate) fn counters(&self, row: &TableRow<'_>) -> shunt_calls::Counters {
         let get = |id| row.data.get(id).map_or(0, number);
-        // Without an RTP packet there is nothing to say of losses and jitter.
+        // Without an RTP packet, losses and jitter are unknown.
         let rtp = [self.ssrc, self.lost, self.reordered, self.duplicates, self.jitter_us]
             .into_iter()
             .any(|id| get(id) != 0);

@@ -1,4 +1,4 @@
-//! Where a switch sends packets to: its own routes and next hops. They are its operator's; nothing else says them a second time.
+//! The routes and next hops of a switch. Its operator sets them, and the agent reads them.
 
 use crate::error::PlaneError;
 use crate::questions::{ALL_TIMEOUT, whole};
@@ -23,17 +23,17 @@ struct Hop {
     vlan: Option<u16>,
 }
 
-/// What a route says.
+/// The action of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Leads {
     To { port: u32, number: u32 },
     Nowhere(String),
 }
 
-/// The routes of a switch, as they were read.
+/// The routes of a switch as read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// IPv4 and IPv6; by length of the prefix, the longest last, and by the prefix itself, its other bits 0.
+    /// For IPv4 and IPv6: routes by prefix length, the longest last, and by the prefix with its other bits 0.
     prefixes: [BTreeMap<u32, HashMap<u128, Leads>>; 2],
     default: [Option<Leads>; 2],
     hops: HashMap<u32, Hop>,
@@ -43,14 +43,14 @@ fn bits(addr: IpAddr) -> u128 {
     octets(addr).iter().fold(0, |value, byte| value << 8 | u128::from(*byte))
 }
 
-/// The first `length` bits of an address of `size` bits.
+/// Returns the first `length` bits of an address of `size` bits.
 fn prefix(value: u128, size: u32, length: u32) -> u128 {
     let rest = size.saturating_sub(length);
     value.checked_shr(rest).unwrap_or(0).checked_shl(rest).unwrap_or(0)
 }
 
 impl Routes {
-    /// Take a row of `route` (`v6`: `route6`).
+    /// Adds a row of `route` (`v6`: `route6`).
     fn take_route(&mut self, v6: bool, row: &Row) {
         let number = |name: &str| row.number(name).and_then(|value| u32::try_from(value).ok());
         let leads = match (number("port"), number("nexthop"), &row.action) {
@@ -73,7 +73,7 @@ impl Routes {
         }
     }
 
-    /// Take a row of `nexthop`.
+    /// Adds a row of `nexthop`.
     fn take_hop(&mut self, row: &Row) {
         let Some((_, Value::Bytes(key))) = row.key.first() else { return };
         let mac = |name: &str| {
@@ -92,7 +92,7 @@ impl Routes {
 }
 
 impl shunt_conference::routes::Routes for Routes {
-    /// By the longest prefix.
+    /// Finds the route with the longest matching prefix.
     fn next_hop(&self, addr: IpAddr) -> Result<NextHop, String> {
         let version = usize::from(addr.is_ipv6());
         let (size, value) = (if addr.is_ipv6() { 128 } else { 32 }, bits(addr));
@@ -125,7 +125,7 @@ struct Tables {
     hops: Arc<Table>,
 }
 
-/// `None`: the target has none, its kernel's routes are in force.
+/// Resolves the tables; `None`: the target has none and uses its kernel's routes.
 fn tables(schema: &Schema) -> Option<Tables> {
     let routes = TABLES.map(|name| schema.table(name).cloned());
     let hops = Arc::clone(schema.table(NEXT_HOPS)?);
@@ -136,7 +136,7 @@ pub(crate) fn exist(schema: &Schema) -> bool {
     tables(schema).is_some()
 }
 
-/// Read them, by the client for large reads.
+/// Reads the routes with the client for large reads.
 pub(crate) async fn read(session: &Session, schema: &Schema) -> Result<Option<Routes>, PlaneError> {
     let Some(Tables { routes, hops }) = tables(schema) else {
         return Ok(None);
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(ask(&routes, "192.0.2.1").unwrap().port, 4);
         routes.take_route(false, &route(None, "Ingress.discard", &[]));
         assert!(ask(&routes, "192.0.2.1").unwrap_err().contains("no route"));
-        // The prefix of no bits.
+        // The prefix of length 0.
         routes.take_route(false, &route(Some((&[0; 4], 0)), "Ingress.forward", &forward(5, 1)));
         assert_eq!(ask(&routes, "192.0.2.1").unwrap().port, 5);
     }

@@ -3,7 +3,7 @@
 use crate::wire::{Fields, Malformed};
 use shunt_bfrt::values::number;
 
-/// More fields than any table of ours has.
+/// More fields than any of our tables has.
 const MOST: usize = 24;
 
 /// Byte strings by field id.
@@ -32,13 +32,13 @@ impl<'a> Values<'a> {
         given.iter().find(|(field, _)| *field == id).map(|(_, value)| *value)
     }
 
-    /// A field as a number; `None` where it is not given.
+    /// Returns a field as a number; `None` if it is missing.
     pub(crate) fn number(&self, id: u32) -> Option<u64> {
         self.get(id).map(number)
     }
 }
 
-/// One entry: its key and data, as far as they are byte strings or text.
+/// One entry: byte strings and texts of its key and data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableRow<'a> {
     pub(crate) table_id: u32,
@@ -48,7 +48,7 @@ pub(crate) struct TableRow<'a> {
 }
 
 impl<'a> TableRow<'a> {
-    /// The entry of an encoded `Entity`; `None` for the default entry, and for what is no entry.
+    /// Decodes the entry of an `Entity`; `None` for the default entry and for other messages.
     pub(crate) fn decode(entity: &'a [u8]) -> Result<Option<Self>, Malformed> {
         let mut row = Self {
             table_id: 0,

@@ -1,4 +1,4 @@
-//! Rows of any table, by the names in the schema: for tables that are none of the relay's (conferences).
+//! Rows of any table by the names in the schema, for tables other than the relay's (conferences).
 
 use crate::error::PlaneError;
 use bytes::Bytes;
@@ -9,12 +9,12 @@ use shunt_bfrt::values::{bools, exact, number, numbers, range, sized, stream, te
 use shunt_net::octets;
 use std::net::IpAddr;
 
-/// What to do with a row.
+/// The operation on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Insert,
     Modify,
-    /// Insert, or modify what is there.
+    /// Insert, or modify an existing row.
     Put,
     /// With an empty key: all rows.
     Delete,
@@ -30,13 +30,13 @@ pub enum Value {
     Bool(bool),
     Numbers(Vec<u32>),
     Bools(Vec<bool>),
-    /// Of a key field that matches a range: first and last.
+    /// A key field that matches a range: first and last value.
     Range(u64, u64),
-    /// Of a key field that matches by longest prefix: its bytes, and how many bits of them count. Read only.
+    /// A key field that matches by longest prefix: its bytes, and the number of bits that count. Read only.
     Prefix(Bytes, u32),
 }
 
-/// A write to one row. Names may be any dotted suffix that is unique.
+/// A write to one row. A name may be any unique dotted suffix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableWrite {
     pub table: String,
@@ -46,7 +46,7 @@ pub struct TableWrite {
     pub data: Vec<(String, Value)>,
 }
 
-/// A row that was read, by the schema's full names. A bit string is [`Value::Bytes`].
+/// A row that was read, with the schema's full names. A bit string is [`Value::Bytes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub key: Vec<(String, Value)>,
@@ -60,7 +60,7 @@ impl Row {
         fields.find(|(full, _)| full == name).map(|(_, value)| value)
     }
 
-    /// A field of the key or the data as a number.
+    /// Returns a key or data field as a number.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.get(name)? {
@@ -94,7 +94,7 @@ fn bits(field: &Field, value: &Value) -> Option<Vec<u8>> {
     (field.size() == Some(bytes.len()) && field.fits(&bytes)).then_some(bytes)
 }
 
-/// `None` for a number that does not fit.
+/// Encodes a number; `None` if it does not fit.
 fn fit(field: &Field, value: u64) -> Option<Vec<u8>> {
     let Some(data_field::Value::Stream(bytes)) = sized(field, value).value else {
         return None;
@@ -137,7 +137,7 @@ fn named<'a>(schema: &'a Schema, name: &str) -> Result<&'a Table, PlaneError> {
     table.ok_or_else(|| PlaneError::Schema(format!("the data plane has no table {name}")))
 }
 
-/// The encoded `Update`.
+/// Encodes an `Update`.
 ///
 /// # Errors
 /// The schema has no such table, field or action, or a value does not fit.
@@ -174,7 +174,7 @@ pub(crate) fn encode(schema: &Schema, write: &TableWrite) -> Result<Bytes, Plane
     Ok(crate::admission_tables::update(kind, pb::Entity { entity: Some(entity) }))
 }
 
-/// A question for one row.
+/// Encodes a request for one row.
 ///
 /// # Errors
 /// The table has no such key.
@@ -192,12 +192,12 @@ pub(crate) fn question(table: &Table, key: &[(String, Value)]) -> Result<pb::Ent
     })
 }
 
-/// A row of a table, from an encoded `Entity`; `None` for the default entry.
+/// Decodes a row; `None` for the default entry.
 pub(crate) fn decode(table: &Table, encoded: Bytes) -> Option<Row> {
     decode_any(table, encoded).filter(|row| !row.key.is_empty() || table.key.is_empty())
 }
 
-/// The same, and the default entry as a row without a key.
+/// Decodes a row; the default entry is a row without a key.
 pub(crate) fn decode_any(table: &Table, encoded: Bytes) -> Option<Row> {
     let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
         return None;

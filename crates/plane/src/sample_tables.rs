@@ -1,4 +1,4 @@
-//! `sample` and `sample6`, and the registers of streams that are counted one by one: written, and read.
+//! `sample` and `sample6`, and the registers of sampled streams: writes and reads them.
 
 use crate::error::PlaneError;
 use crate::row::TableRow;
@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Rows of one write, keys of one read.
+/// Rows per Write request, and keys per Read request.
 const AT_ONCE: usize = 500;
-/// google.rpc.Code.
+/// Codes of google.rpc.Code.
 const NOT_FOUND: i32 = 5;
 const EXISTS: i32 = 6;
 
@@ -80,21 +80,21 @@ impl SampleTable {
     }
 }
 
-/// What a target offers for counting streams one by one, and which it counts in this session.
+/// The target's tables for sampled streams, and the streams that it counts in this session.
 #[derive(Debug)]
 pub(crate) struct SampleTables {
     /// IPv4, IPv6.
     tables: [Option<SampleTable>; 2],
-    /// The register that sums up by how much each packet of a stream was ahead of its turn.
+    /// The register that sums how far each packet was ahead of the expected number.
     missing: Option<Arc<Table>>,
     samples: Mutex<Samples>,
 }
 
 impl SampleTables {
-    /// `None`: it offers nothing.
+    /// Resolves the tables; `None`: the target has none.
     ///
     /// # Errors
-    /// A table of these names is not as the agent knows it.
+    /// A table of these names has another form than the agent knows.
     pub(crate) fn new(schema: &Schema) -> Result<Option<Self>, SchemaError> {
         let find = |name: &str| schema.table(name).map(|table| SampleTable::new(table)).transpose();
         let tables = [find("Ingress.sample")?, find("Ingress.sample6")?];
@@ -114,7 +114,7 @@ impl SampleTables {
         self.tables[usize::from(key.is_v6())].as_ref()
     }
 
-    /// The table of this IP version that counts.
+    /// Returns the table of this IP version, if it counts.
     pub(crate) fn counting(&self, v6: bool) -> Option<&TupleTable> {
         self.tables[usize::from(v6)].as_ref().map(|table| &table.tuple)
     }
@@ -123,7 +123,7 @@ impl SampleTables {
         self.tables.iter().flatten().find(|table| table.tuple.id == row.table_id)
     }
 
-    /// Key and counters of a row of these tables.
+    /// Decodes key and counters of a row.
     pub(crate) fn counters(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Counters)> {
         let table = self.table_of(row)?;
         let get = |id| row.data.number(id).unwrap_or(0);
@@ -135,7 +135,7 @@ impl SampleTables {
         Some((table.tuple.key_of(&row.key)?, counters))
     }
 
-    /// Go on with what the target counts already.
+    /// Continues with the streams that the target counts already.
     pub(crate) async fn adopt(&self, session: &Session) -> Result<(), PlaneError> {
         let mut found = Vec::new();
         for table in self.tables.iter().flatten() {
@@ -155,7 +155,7 @@ impl SampleTables {
         Ok(())
     }
 
-    /// Write what is wanted, a piece at a time, until nothing is. What is refused is not counted.
+    /// Writes all changes, some at a time. A rejected stream is not counted.
     pub(crate) async fn settle(&self, session: &Session) -> Result<(), PlaneError> {
         loop {
             let turn = self.samples().take(AT_ONCE);
@@ -202,7 +202,7 @@ impl SampleTables {
         }
     }
 
-    /// Add what these streams have lost, as far as the target says.
+    /// Adds the losses of these streams, as far as the target reports them.
     pub(crate) async fn add_losses(
         &self,
         session: &Session,
@@ -250,7 +250,7 @@ impl SampleTables {
         Ok(())
     }
 
-    /// What it counts, for operators.
+    /// Returns what it counts, for operators.
     pub(crate) fn describe(&self, v6: bool) -> Option<String> {
         let table = self.tables[usize::from(v6)].as_ref()?;
         let name = table.name.rsplit('.').next().unwrap_or(&table.name);
@@ -258,7 +258,7 @@ impl SampleTables {
     }
 }
 
-/// Index and value of a row. There is a value for each pipe; a stream comes in by one of them, and the others stand still.
+/// Decodes index and value of a register. Each pipe has a value; only the pipe where the stream arrives changes.
 fn register_row(register: &Table, place: u32, encoded: Bytes) -> Option<(u64, u16)> {
     let Some(entity::Entity::TableEntry(entry)) = pb::Entity::decode(encoded).ok()?.entity else {
         return None;

@@ -1,23 +1,23 @@
-//! Streams that are counted one by one, where a target does not count on every relay entry (p4/include/counters.p4). Pure.
+//! Sampled streams, for a target that does not count on every relay entry (p4/include/counters.p4). Pure.
 //!
-//! A chip has registers for some thousand streams. They are taken as streams are offloaded, for as long as there are any.
+//! A chip has registers for some thousand streams. Streams take them when they are offloaded, until all are in use.
 
 use shunt_calls::Counters;
 use shunt_net::FiveTuple;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// Which streams are counted, by which registers, and how many packets they have lost.
+/// The sampled streams, their registers, and their lost packets.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     indices: HashMap<FiveTuple, u32>,
     free: VecDeque<u32>,
-    /// What is to be written: to count a stream, or no longer to.
+    /// Changes to write: streams to count, and streams to stop counting.
     wanted: BTreeMap<FiveTuple, bool>,
-    /// The latest sum of a stream's register, and the packets lost since the first.
+    /// The latest sum of a stream's register, and the packets lost since the first reading.
     losses: HashMap<FiveTuple, (u16, u64)>,
 }
 
-/// What to write.
+/// A change to write.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) count: Vec<(FiveTuple, u32)>,
@@ -25,7 +25,8 @@ pub(crate) struct Turn {
 }
 
 impl Samples {
-    /// Begin with what a target holds; of two streams that name one register the second is to go, and so is one that names none.
+    /// Starts with the streams that a target counts. Of two streams with one register the second is removed, and so is a stream without
+    /// one.
     pub(crate) fn adopt(room: u32, found: Vec<(FiveTuple, u32)>) -> Self {
         let mut made = Self::default();
         let mut used = HashSet::new();
@@ -40,14 +41,14 @@ impl Samples {
         made
     }
 
-    /// Count this stream, if there is room.
+    /// Counts this stream if a register is free.
     pub(crate) fn want(&mut self, key: FiveTuple) {
         if self.wanted.get(&key) == Some(&false) || !self.indices.contains_key(&key) {
             self.wanted.insert(key, true);
         }
     }
 
-    /// Its entry is gone.
+    /// Stops counting a stream whose entry is removed.
     pub(crate) fn leave(&mut self, key: &FiveTuple) {
         if self.indices.contains_key(key) {
             self.wanted.insert(*key, false);
@@ -56,7 +57,8 @@ impl Samples {
         }
     }
 
-    /// These entries are all that there are, but for those of which `changed` says that they may be others by now.
+    /// Compares with `entries`, which are all entries of the table: removes streams without an entry, and counts others while registers are
+    /// free. `changed`: whether an entry may differ by now.
     pub(crate) fn compare(&mut self, entries: &HashSet<FiveTuple>, changed: impl Fn(&FiveTuple) -> bool) {
         let gone: Vec<FiveTuple> = self
             .indices
@@ -81,7 +83,7 @@ impl Samples {
         !self.wanted.is_empty()
     }
 
-    /// What to write next. A stream for which there is no register is forgotten.
+    /// Returns the next change. A stream without a free register is forgotten.
     pub(crate) fn take(&mut self, most: usize) -> Turn {
         let mut turn = Turn::default();
         for _ in 0..most {
@@ -100,7 +102,7 @@ impl Samples {
         turn
     }
 
-    /// The stream is no longer counted, or never was.
+    /// Frees a stream's register, because it is not counted.
     pub(crate) fn release(&mut self, key: &FiveTuple) {
         self.losses.remove(key);
         if let Some(index) = self.indices.remove(key) {
@@ -112,9 +114,9 @@ impl Samples {
         self.indices.get(key).copied()
     }
 
-    /// Add what a stream has lost to what was counted on it; `sum`: of its register, modulo 2^16.
+    /// Adds a stream's losses to its counters; `sum`: its register, modulo 2^16.
     ///
-    /// What stood there before the stream, and what its first packet added, says nothing: losses count from the first reading after a packet on.
+    /// The value before the stream, and the step of its first packet, mean nothing. Losses count from the first reading after a packet on.
     pub(crate) fn add_losses(&mut self, key: &FiveTuple, counters: &mut Counters, sum: u16) {
         if counters.packets == 0 {
             return;
@@ -124,7 +126,7 @@ impl Samples {
             return;
         };
         let step = sum.wrapping_sub(*last) as i16;
-        // A packet that comes late takes back what its absence has added.
+        // A late packet reverses the loss that its absence added.
         *lost = lost.saturating_add_signed(step.into());
         *last = sum;
         counters.lost = Some(*lost);

@@ -1,17 +1,17 @@
-//! What the plane is told once.
+//! Settings of the plane.
 
 use shunt_bfrt_client::Target;
 use shunt_calls::MediaRange;
 use shunt_standby::Fence;
 use std::time::Duration;
 
-/// How a target stores 5-tuples, if it does not say so itself.
+/// How a target stores 5-tuples, if it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredHash {
-    /// What a target's own context.json says; one that says nothing and is no softswitch may be any build.
+    /// As the target's own context.json describes. A target without one that is no softswitch may be any build.
     #[default]
     Auto,
-    /// As they are.
+    /// Whole 5-tuples.
     None,
     /// CRC-32.
     Hash32,
@@ -23,19 +23,19 @@ pub enum StoredHash {
 pub struct Settings {
     pub target: Target,
     pub stored_hash: StoredHash,
-    /// Where relays get media: there the data plane raises learn notices. Entries at other addresses are somebody else's.
+    /// Relay addresses and ports, where the data plane raises learn notices. Entries at other addresses are not the agent's.
     pub media: Vec<MediaRange>,
-    /// Those of the media ranges whose relay verifies sources itself: unknown sources reach it at once.
+    /// The media ranges whose relay verifies sources itself. Unknown sources reach such a relay at once.
     pub verified: Vec<MediaRange>,
-    /// The TOS byte with which relays send from these ranges; its DSCP is written into packets that leave from there. Elsewhere it stays as it is.
+    /// TOS byte of each range's relay. Its DSCP is written into packets that leave from there; elsewhere the DSCP stays.
     pub marks: Vec<(MediaRange, u8)>,
-    /// An entry that meets no packet for this time is reported idle; 1 s to 1 h.
+    /// Time without a packet after which an entry is reported idle; 1 s to 1 h.
     pub entry_idle: Duration,
     /// How long a scanner is blocked.
     pub block_for: Duration,
-    /// The pause between two audits, at least; a large table is read less often.
+    /// Minimum pause between two audits; a large table is read less often.
     pub audit_every: Duration,
-    /// Closed while another agent may be in charge of the data plane: then nobody connects, and nothing is written.
+    /// Closed while another agent may own the data plane: then the plane does not connect or write.
     pub fence: Fence,
 }
 

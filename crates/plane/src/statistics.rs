@@ -1,26 +1,26 @@
-//! Counts of what the plane has written, for metrics.
+//! Counters of writes, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts since the start; `waiting` is a gauge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Write calls with entries or rows of who may send.
+    /// Write requests with entries or filter rows.
     pub batches: u64,
     /// Entries and rows in them.
     pub updates: u64,
-    /// Batches that were written again in part, once for each time.
+    /// Repeated requests.
     pub retries: u64,
-    /// Writes that ended other than done.
+    /// Writes that did not end as done.
     pub failures: u64,
     pub collisions: u64,
-    /// Audits done.
+    /// Completed audits.
     pub audits: u64,
-    /// Writes that wait.
+    /// Waiting writes.
     pub waiting: u64,
     /// Source filters in force.
     pub source_filters: u64,
-    /// Lists of learn notices that nobody took in time.
+    /// Lists of learn notices that were dropped because the receiver was late.
     pub digests_lost: u64,
 }
 

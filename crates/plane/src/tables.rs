@@ -1,4 +1,4 @@
-//! What a target's schema offers, resolved to numbers once in each session.
+//! The target's schema, resolved to numbers once for each session.
 
 use crate::admission_tables::AdmissionTables;
 use crate::conference::ConferenceTables;
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The tables of the agent.
+/// The agent's tables.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
     pub(crate) schema: Arc<Schema>,
@@ -37,7 +37,7 @@ pub(crate) struct Tables {
     /// `None`: the target has no tables for conferences.
     pub(crate) conference: Option<ConferenceTables>,
     pub(crate) learns: Vec<LearnFilter>,
-    /// The functions under which each relay table may store its keys.
+    /// The hash functions under which each relay table may store its keys.
     pub(crate) hashes: [Vec<LinearHash>; 2],
 }
 
@@ -46,8 +46,10 @@ fn both<T>(name: &str, make: impl Fn(&str) -> Result<Option<T>, SchemaError>) ->
 }
 
 impl Tables {
+    /// Resolves all tables.
+    ///
     /// # Errors
-    /// The target cannot serve: what it lacks.
+    /// What the target lacks, if it cannot serve.
     pub(crate) fn new(schema: &Arc<Schema>, contexts: &[Bytes], settings: &Settings) -> Result<Self, SchemaError> {
         let relay = both("relay", |name| {
             let table = schema.table(name);
@@ -94,14 +96,15 @@ impl Tables {
         self.relay[usize::from(key.is_v6())].as_ref()
     }
 
-    /// The table that knows whether an entry of this IP version is idle, and since when: `softswitch.quality`, or the relay table itself if it ages.
+    /// Returns the table that knows the idle time of an entry of this IP version: `softswitch.quality`, or the relay table itself if it
+    /// ages.
     pub(crate) fn timing(&self, v6: bool) -> Option<&TupleTable> {
         let (quality, relay) = (&self.quality[usize::from(v6)], &self.relay[usize::from(v6)]);
         let relay = relay.as_ref().filter(|relay| relay.ttl.is_some()).map(|relay| &relay.tuple);
         quality.as_ref().map(|quality| &quality.tuple).or(relay)
     }
 
-    /// Key and idle time of an entry that [`Tables::timing`] returned.
+    /// Decodes key and idle time of an entry that [`Tables::timing`] returned.
     pub(crate) fn idle(&self, row: &TableRow<'_>) -> Option<(FiveTuple, Duration)> {
         if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
             return Some((quality.tuple.key_of(&row.key)?, quality.idle(row)?));
@@ -110,7 +113,8 @@ impl Tables {
         Some((relay.tuple.key_of(&row.key)?, relay.idle(row)?))
     }
 
-    /// The table that counts on entries of this IP version: `softswitch.quality`, the relay table itself, or the one of streams counted by themselves.
+    /// Returns the table with counters for entries of this IP version: `softswitch.quality`, the relay table itself, or the one of sampled
+    /// streams.
     pub(crate) fn counting(&self, v6: bool) -> Option<&TupleTable> {
         let (quality, relay) = (&self.quality[usize::from(v6)], &self.relay[usize::from(v6)]);
         let relay = relay.as_ref().filter(|relay| relay.counters.is_some()).map(|relay| &relay.tuple);
@@ -118,7 +122,7 @@ impl Tables {
         quality.as_ref().map(|quality| &quality.tuple).or(relay).or_else(samples)
     }
 
-    /// An entry of [`Tables::counting`].
+    /// Decodes an entry of [`Tables::counting`].
     pub(crate) fn reading(&self, row: &TableRow<'_>) -> Option<Reading> {
         if let Some(quality) = self.quality.iter().flatten().find(|quality| quality.tuple.id == row.table_id) {
             return Some(Reading {
@@ -153,7 +157,7 @@ impl Tables {
         relay.entry(row)
     }
 
-    /// Whether an entry that was read has another DSCP than the configured one.
+    /// Returns whether an entry has another DSCP than the configured one.
     pub(crate) fn is_marked_otherwise(&self, row: &TableRow<'_>, entry: &RelayEntry) -> bool {
         let mut relays = self.relay.iter().flatten();
         let relay = relays.find(|relay| relay.tuple.id == row.table_id);
@@ -175,7 +179,7 @@ impl Tables {
         }
     }
 
-    /// What the target does not offer: each switches off one thing and no more.
+    /// Returns the missing functions of the target. Each disables itself only.
     fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
         for (at, version) in [(0, 4), (1, 6)] {
@@ -210,7 +214,7 @@ impl Tables {
     }
 }
 
-/// What a context.json says of a table; it has the table's name without the pipe's.
+/// Finds a table in a context.json, which names it without the pipe.
 fn declared<'a>(hashed: &'a HashMap<String, Vec<LinearHash>>, table: &str) -> Option<&'a Vec<LinearHash>> {
     hashed
         .iter()
@@ -218,7 +222,7 @@ fn declared<'a>(hashed: &'a HashMap<String, Vec<LinearHash>>, table: &str) -> Op
         .map(|(_, hashes)| hashes)
 }
 
-/// Under which hashes a relay table may store its keys. size: bytes of a key.
+/// Returns the hash functions under which a relay table may store its keys. `size`: bytes of a key.
 fn stored_hashes(known: Option<&Vec<LinearHash>>, setting: StoredHash, is_softswitch: bool, size: usize) -> Vec<LinearHash> {
     let builds: &[_] = match setting {
         StoredHash::None => &[],

@@ -7,7 +7,7 @@ use shunt_bfrt::schema::{Match, SchemaError, Table};
 use shunt_net::{Endpoint, FiveTuple, octets};
 use std::net::IpAddr;
 
-/// A value of an update that changes from entry to entry.
+/// A value that differs between the updates of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     SourceAddress,
@@ -18,14 +18,14 @@ pub(crate) enum Slot {
     NewDestinationAddress,
     NewSourcePort,
     NewDestinationPort,
-    /// Whether packets leave with a DSCP of the relay's, and which.
+    /// Whether packets leave with the relay's DSCP, and its value.
     SetDscp,
     Dscp,
-    /// Of the registers of a stream that is counted by itself.
+    /// The register of a sampled stream.
     Index,
 }
 
-/// The four fields, as the schema names them.
+/// The four fields by the schema's names.
 pub(crate) const FIELDS: [(&str, Slot); 4] = [
     ("src_addr", Slot::SourceAddress),
     ("dst_addr", Slot::DestinationAddress),
@@ -45,6 +45,8 @@ pub(crate) struct TupleTable {
 }
 
 impl TupleTable {
+    /// Resolves the table.
+    ///
     /// # Errors
     /// The key is not a 5-tuple.
     pub(crate) fn new(table: &Table) -> Result<Self, SchemaError> {
@@ -82,24 +84,24 @@ impl TupleTable {
         })
     }
 
-    /// An encoded `Update` of an entry with this key, with room for what `data` names.
+    /// Encodes an `Update` of an entry with this key, and space for the values in `data`.
     pub(crate) fn update(&self, kind: i32, data: Option<&Part<Slot>>) -> Part<Slot> {
         let entry = Part::new().number(1, self.id.into()).message(2, &self.key);
         let entry = data.map_or(entry.clone(), |data| entry.message(3, data));
         Part::new().number(1, kind as u64).message(2, &Part::new().message(1, &entry))
     }
 
-    /// An encoded `Entity` that asks for one entry.
+    /// Encodes an `Entity` that requests one entry.
     pub(crate) fn request(&self, arena: &mut BytesMut, key: &FiveTuple) -> Bytes {
         self.read_one.fill(arena, |slot, hole| fill_key(slot, hole, key))
     }
 
-    /// An encoded `Entity` that asks for all entries.
+    /// Encodes an `Entity` that requests all entries.
     pub(crate) fn request_all(&self) -> Bytes {
         self.read_all.fill(&mut BytesMut::new(), |_, _| {})
     }
 
-    /// The 5-tuple of a key; `None` where it lacks a field.
+    /// Decodes the 5-tuple of a key; `None` if it lacks a field.
     pub(crate) fn key_of(&self, key: &Values<'_>) -> Option<FiveTuple> {
         let [src, dst, src_port, dst_port] = self.ids.map(|id| key.get(id));
         Some(FiveTuple::new(endpoint(src?, src_port?)?, endpoint(dst?, dst_port?)?))
@@ -116,7 +118,7 @@ pub(crate) fn fill_key(slot: Slot, hole: &mut [u8], key: &FiveTuple) {
     }
 }
 
-/// An address of the other IP version leaves zeros; whoever chose the table has looked.
+/// Encodes an address. One of the other IP version would leave zeros, but the caller has chosen the table by version.
 pub(crate) fn put_addr(hole: &mut [u8], addr: IpAddr) {
     let bytes = octets(addr);
     if bytes.len() == hole.len() {
@@ -130,7 +132,7 @@ pub(crate) fn put_port(hole: &mut [u8], port: u16) {
     }
 }
 
-/// `None` for bytes that are no address or no port.
+/// Decodes an address and a port; `None` for bytes of another length.
 pub(crate) fn endpoint(addr: &[u8], port: &[u8]) -> Option<Endpoint> {
     Some(Endpoint::new(address(addr)?, u16::from_be_bytes(port.try_into().ok()?)))
 }

@@ -1,12 +1,12 @@
-//! Protobuf by hand: messages of a fixed shape as templates whose values are filled in, and fields read in place.
+//! Encodes protobuf messages of a fixed shape from templates, and reads fields in place.
 //!
-//! Updates of one table differ in a few values only, so everything else is encoded once in each session.
+//! Updates of one table differ in a few values only. All other bytes are encoded once for each session.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 const LEN: u32 = 2;
 
-/// Bytes of a message, with holes for values that come later.
+/// The bytes of a message, with holes for later values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Part<S> {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ impl<S: Copy> Part<S> {
         }
     }
 
-    /// A number; nothing for 0, as proto3 has it.
+    /// Adds a number; zero adds nothing, as in proto3.
     pub(crate) fn number(mut self, tag: u32, value: u64) -> Self {
         if value != 0 {
             put_varint(&mut self.bytes, u64::from(tag << 3));
@@ -44,7 +44,7 @@ impl<S: Copy> Part<S> {
         self
     }
 
-    /// A byte string of this size, to be filled in.
+    /// Adds a byte string of this size, to be filled in.
     pub(crate) fn hole(mut self, tag: u32, size: usize, slot: S) -> Self {
         self.head(tag, size);
         self.holes.push((self.bytes.len(), size, slot));
@@ -52,7 +52,7 @@ impl<S: Copy> Part<S> {
         self
     }
 
-    /// An embedded message.
+    /// Adds an embedded message.
     pub(crate) fn message(mut self, tag: u32, inner: &Self) -> Self {
         self.head(tag, inner.bytes.len());
         let at = self.bytes.len();
@@ -67,7 +67,7 @@ impl<S: Copy> Part<S> {
         put_varint(&mut self.bytes, size as u64);
     }
 
-    /// The message. `fill` writes the value of each hole, which is all zeros before.
+    /// Builds the message. `fill` writes the value of each hole, which is zero before.
     pub(crate) fn fill(&self, arena: &mut BytesMut, mut fill: impl FnMut(S, &mut [u8])) -> Bytes {
         arena.reserve(self.bytes.len());
         arena.put_slice(&self.bytes);
@@ -80,7 +80,7 @@ impl<S: Copy> Part<S> {
     }
 }
 
-/// A field as it is read.
+/// A field as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Number(u64),
@@ -103,12 +103,12 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The bytes are no message.
+/// Error: the bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer is no protobuf message")]
 pub(crate) struct Malformed;
 
-/// The fields of a message, in order.
+/// Iterates over the fields of a message, in order.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -196,7 +196,7 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let fields: Vec<_> = Fields(&bytes).collect();
-            // Only the last one can be an error.
+            // Only the last item can be an error.
             prop_assert!(fields.iter().rev().skip(1).all(Result::is_ok));
         }
     }

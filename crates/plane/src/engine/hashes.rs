@@ -1,4 +1,4 @@
-//! Hashes of 5-tuples that the data plane may store in place of the 5-tuples.
+//! Hashes that the data plane may store instead of 5-tuples.
 
 use super::Engine;
 use crate::collisions::Collisions;
@@ -16,7 +16,7 @@ impl Engine {
         self.collisions[usize::from(key.is_v6())].as_mut()
     }
 
-    /// Why an entry cannot go in, if another 5-tuple of its hash is in use.
+    /// Returns why an entry cannot be inserted if another 5-tuple of its hash is in use.
     pub(super) fn claim(&mut self, now: Instant, job: Job) -> Option<Arc<str>> {
         if matches!(job.operation, Operation::Delete(_)) {
             return None;
@@ -31,7 +31,7 @@ impl Engine {
         Some(format!("{holder} has the same hash in the data plane").into())
     }
 
-    /// Note who holds which hash. Of two entries of one hash, which an agent left that knew nothing of hashes, one goes.
+    /// Records the holder of each hash. Of two entries with one hash, left by an agent that knew no hashes, one is removed.
     pub(super) fn hold_hashes(&mut self, now: Instant, entries: &mut Vec<RelayEntry>, changed: &HashSet<Endpoint>) {
         if self.collisions.iter().all(Option::is_none) {
             return;
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// Keys that held a hash may all still be in; reading the table shows which.
+    /// All keys that held a hash may still have entries; reading the table tells.
     pub(super) fn note_hashes(&mut self, now: Instant, tables: &Tables) {
         for (collisions, hashes) in self.collisions.iter_mut().zip(&tables.hashes) {
             let held = collisions.as_ref().map_or_else(Vec::new, Collisions::keys);

@@ -1,4 +1,4 @@
-//! The task that puts batches together and passes on what the data plane tells.
+//! The task that forms batches and passes on the data plane's notices.
 
 mod hashes;
 mod results;
@@ -27,22 +27,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Operations of one batch.
+/// Operations per batch.
 const AT_ONCE: usize = 1000;
-/// Batches under way: one that the target has swallowed does not hold up the others.
+/// Concurrent batches, so that one without an answer does not block the others.
 const UNDER_WAY: usize = 8;
-/// How long a write that nobody waits for waits for company.
+/// Coalescing window for writes without a waiter.
 const COALESCE: Duration = Duration::from_millis(4);
-/// How long rows that admit a source do: a call's two ports are opened within a millisecond of each other.
+/// Coalescing window for rows that admit a source: a call's two ports are opened within a millisecond of each other.
 const COALESCE_ADMITTED: Duration = Duration::from_millis(1);
 const COMMANDS: usize = 256;
-/// The pause after an audit that failed.
+/// Pause after a failed audit.
 const AUDIT_AGAIN: Duration = Duration::from_secs(5);
-/// The addresses of running calls are on the allowlist by then.
+/// By then the addresses of running calls are on the allowlist.
 const GREYLIST_AFTER: Duration = Duration::from_millis(100);
 const GREYLIST_EVERY: Duration = Duration::from_secs(43_200);
 
-/// What handles submit.
+/// Requests from the handles.
 pub(crate) enum Command {
     Write(Vec<(WriteId, Operation)>),
     Filter(Endpoint, Option<Arc<[IpAddr]>>),
@@ -54,7 +54,7 @@ pub(crate) enum Command {
     Audit,
 }
 
-/// What tasks bring back; `u64`: the session in which they began.
+/// Results of tasks; `u64`: the session in which each began.
 enum Done {
     Up(u64, Box<Result<Link, String>>),
     Batch(u64, Batch),
@@ -73,16 +73,16 @@ pub(crate) struct Engine {
     session: u64,
     queue: Queue,
     admission: Admission,
-    /// When rows of who may send have to go.
+    /// When waiting filter rows must be sent.
     rows_due: Option<Instant>,
     collisions: [Option<Collisions>; 2],
     pace: Pace,
-    /// What is under way in each task, for one that ends without a result.
+    /// What each task has under way, for a task that ends without a result.
     batches: HashMap<tokio::task::Id, Vec<Job>>,
     audit: Audit,
-    /// Since when entries are idle, where the target says no more than that they are.
+    /// Since when entries are idle, for a target that reports only that they are.
     idle_since: HashMap<FiveTuple, Instant>,
-    /// Streams that are counted by themselves are being written.
+    /// Whether rows of sampled streams are being written.
     sampling: bool,
     greylist_due: Option<Instant>,
     /// Media ranges of a former configuration that still have entries.
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Until all handles are gone, or nobody takes the events.
+    /// Runs until all handles, or the receiver of the events, are gone.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>, mut client_events: mpsc::Receiver<client::Event>) {
         let mut taken = Vec::with_capacity(COMMANDS);
         loop {
@@ -153,7 +153,7 @@ impl Engine {
 
     // -- what is due -------------------------------------------------------------------------------
 
-    /// When something has to be done, if nothing else happens.
+    /// Returns the next deadline.
     fn due(&self) -> Option<Instant> {
         self.up.as_ref()?;
         let refresh = self.admission.next_refresh();
@@ -183,7 +183,7 @@ impl Engine {
                 let found = questions::entries(&link.session, &link.tables).await;
                 let found = found.inspect_err(|error| tracing::warn!("the relay tables cannot be read: {error}"));
                 if link.tables.samples.is_some() {
-                    // Losses are known from one reading to the next.
+                    // Losses are the difference between two readings.
                     let _ = questions::all_counters(&link.session, &link.tables).await;
                 }
                 Done::Table(session, found.ok())
@@ -214,7 +214,7 @@ impl Engine {
         self.shared.counts.now(self.queue.waiting(), self.admission.len());
     }
 
-    /// Send one batch.
+    /// Sends one batch.
     fn send(&mut self, now: Instant, link: &Link) {
         let mut items = Vec::new();
         for job in self.queue.take(AT_ONCE) {
@@ -250,7 +250,7 @@ impl Engine {
         let (session, tables) = (link.session.clone(), Arc::clone(&link.tables));
         let jobs = batch.items.iter().map(|item| item.job).collect();
         let number = self.session;
-        // Tokio moves a task's future several times. A batch with its gRPC calls is kilobytes; in a box only the pointer moves.
+        // Tokio moves a task's future several times. A batch with its gRPC calls is kilobytes, so it is boxed.
         let carried_out = Box::pin(batch.carry_out(session, tables));
         let task = self.tasks.spawn(async move { Done::Batch(number, carried_out.await) });
         self.batches.insert(task.id(), jobs);

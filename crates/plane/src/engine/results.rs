@@ -1,4 +1,4 @@
-//! What becomes of writes, and of the tasks that do them.
+//! Handles the results of writes and of tasks.
 
 use super::{AUDIT_AGAIN, Done, Engine};
 use crate::admission::Change;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::task::{Id, JoinError};
 
 impl Engine {
-    /// A write that is over.
+    /// A finished write.
     pub(super) fn finish(&mut self, item: Item) {
         self.queue.finished(item.job.key().dst);
         self.result(item);
@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// A task ended by a fault of ours: what it had under way is not known, and what it was to do is done in a new session.
+    /// Handles a task that ended by a fault of ours: its writes are unknown, so a new session repeats its work.
     fn task_failed(&mut self, error: &JoinError) {
         tracing::error!("a task of the data plane ended: {error}");
         for job in self.batches.remove(&error.id()).unwrap_or_default() {
@@ -92,12 +92,12 @@ impl Engine {
             self.finish(item);
         }
         if session != self.session {
-            // All rows are written in the new one.
+            // The new session writes all rows.
             return;
         }
         let mut failed = None;
         for ((change, _), answer) in batch.rows.iter().zip(batch.answers) {
-            // Deleting what is not there is no error.
+            // Deleting a missing row is no error.
             let done = matches!(
                 (&answer, change),
                 (Some(Ok(())), _)
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// Removes the media ranges of a former configuration in which there is no entry left.
+    /// Removes the media ranges of a former configuration that have no entry left.
     fn end_former_media(&mut self, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
         let ports = entries.iter().map(RelayEntry::port).chain(changed.iter().copied());
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.former_media)

@@ -1,4 +1,4 @@
-//! A session's begin and end, and what the data plane tells in it.
+//! Beginning and end of a session, and the data plane's notices in it.
 
 use super::{Done, Engine, GREYLIST_AFTER};
 use crate::batch::Item;
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// A session begins: what it offers, and what has to be set in it.
+    /// A session begins: its facts, and the preparation that it needs.
     pub(super) fn connected(&mut self) {
         self.session += 1;
         let session = self.session;
@@ -116,7 +116,7 @@ impl Engine {
             return;
         };
         if notice.r#type() == NotificationType::EntryIdle {
-            // A target that tells idle times is asked for them.
+            // A target that reports idle times is asked for them.
             if link.tables.quality[usize::from(key.is_v6())].is_none() {
                 let since = now.checked_sub(self.settings.entry_idle).unwrap_or(now);
                 self.idle_since.insert(key, since);
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// A switch says of an entry that it is idle, and not for how long: the time counts from when that was first known.
+    /// A switch reports that an entry is idle, but not for how long. The time counts from the first report.
     pub(super) fn age(&mut self, now: Instant, read: &mut [Idle]) {
         let Some(link) = &self.up else { return };
         for one in read {
