@@ -1,6 +1,6 @@
-//! Relay addresses and the chunks of slots that their ports have.
+//! Relay addresses and the chunks of slots for their ports.
 //!
-//! Slots are allocated in chunks of 256 neighbouring ports of an address. The first chunk is nobody's, so that no chunk has number 0.
+//! Slots are allocated in chunks of 256 neighbouring ports of an address. The first chunk is unused, so that no chunk has number 0.
 
 use crate::entry::{address, word, words};
 use shunt_abi::relay::{address4, address6, size, slot, slot_map};
@@ -20,8 +20,8 @@ const HASH_FACTOR: u32 = 0x9e37_79b1;
 const OWNER4: usize = offset_of!(address4, owner);
 const OWNER6: usize = offset_of!(address6, owner);
 
-/// How many chunks a table of this capacity has: more than the capacity, because the ports in use of one address need not fill its
-/// chunks, and at least 256, so that one address always fits whole.
+/// Returns the number of chunks of a table of this capacity. It exceeds the capacity, because the ports in use of one address need not fill
+/// its chunks. It is at least 256, so that one address always fits.
 #[must_use]
 pub fn chunk_count(capacity: usize) -> usize {
     1 + POSITIONS.max(capacity.div_ceil(CHUNK) + 64)
@@ -33,11 +33,11 @@ pub struct Address {
     row: usize,
     chunks: Box<[u32; POSITIONS]>,
     live_chunks: usize,
-    /// Media ranges of the address: it keeps its row as long as it has any.
+    /// Media ranges of the address, which keeps its row while it has any.
     pub ranges: usize,
 }
 
-/// The addresses, their chunks, and how many entries each chunk holds.
+/// The addresses, their chunks, and the number of entries in each chunk.
 pub struct Addresses {
     rows4: Shared<address4>,
     rows6: Shared<address6>,
@@ -48,7 +48,7 @@ pub struct Addresses {
     live: Vec<u32>,
 }
 
-/// The row where the search for an address starts (owner4 and owner6 in relay.h).
+/// Returns the row where the search for an address starts (owner4 and owner6 in relay.h).
 fn home(addr: IpAddr) -> usize {
     let mixed = match addr {
         IpAddr::V4(_) => word(addr),
@@ -60,7 +60,7 @@ fn home(addr: IpAddr) -> usize {
     (mixed.wrapping_mul(HASH_FACTOR) >> 20) as usize
 }
 
-/// The word of the slot map that leads from the last two bytes of an IPv4 address to its chunks.
+/// Returns the word of the slot map that leads from the last two bytes of an IPv4 address to its chunks.
 fn shortcut(addr: IpAddr) -> Option<usize> {
     match addr {
         IpAddr::V4(addr) => {
@@ -71,19 +71,21 @@ fn shortcut(addr: IpAddr) -> Option<usize> {
     }
 }
 
-/// The word that says where the slots of 256 ports of an address lie.
+/// Returns the word that locates the slots of 256 ports of an address.
 fn chunk_word(number: usize, position: usize) -> usize {
     SHORTCUTS + number * POSITIONS + position
 }
 
-/// What a shortcut to an address holds: where its list of chunks is, in bytes.
+/// Returns the content of a shortcut to an address: the position of its list of chunks, in bytes.
 fn list_at(number: usize) -> u32 {
     (4 * chunk_word(number, 0)) as u32
 }
 
 impl Addresses {
+    /// Maps the tables.
+    ///
     /// # Errors
-    /// When the maps cannot be mapped into memory.
+    /// The maps cannot be mapped into memory.
     pub fn new(loaded: &Loaded, chunks: usize) -> Result<Self> {
         Ok(Self {
             rows4: Shared::map(loaded.map(".data.addresses4")?, ROWS)?,
@@ -113,7 +115,7 @@ impl Addresses {
         self.owners.iter().map(|(addr, address)| (*addr, address))
     }
 
-    /// Give an address its row; None when there is no room for one more.
+    /// Gives an address its row; `None` if no row is free.
     pub fn add(&mut self, addr: IpAddr) -> Option<&mut Address> {
         if !self.owners.contains_key(&addr) {
             let start = home(addr);
@@ -161,7 +163,7 @@ impl Addresses {
         self.owners.get_mut(&addr)
     }
 
-    /// Give up the row of an address without slots and media ranges.
+    /// Releases the row of an address without slots and media ranges.
     pub fn drop_unused(&mut self, addr: IpAddr) {
         let Some(gone) = self.owners.get(&addr) else { return };
         if gone.live_chunks != 0 || gone.ranges != 0 {
@@ -176,7 +178,7 @@ impl Addresses {
         if let Some(short) = shortcut(addr)
             && self.map_word(short).load(Ordering::Relaxed) == list_at(number)
         {
-            // Of several addresses that end alike one has the shortcut.
+            // One of several addresses with the same last bytes has the shortcut.
             let heir = self
                 .owners
                 .iter()
@@ -187,7 +189,7 @@ impl Addresses {
         self.free_numbers.push(number);
     }
 
-    /// The slot of a relay address and port, if these ports have slots.
+    /// Returns the slot of a relay address and port, if these ports have slots.
     #[must_use]
     pub fn slot(&self, addr: IpAddr, port: u16) -> Option<usize> {
         let port = usize::from(port);
@@ -195,7 +197,7 @@ impl Addresses {
         (chunk != 0).then_some(chunk * CHUNK + port % CHUNK)
     }
 
-    /// Take a chunk for the ports around this one, without showing it to the programs yet; show() does. None when there is no room.
+    /// Allocates a chunk for the ports around this one. The programs see it only after `show`. `None` if no chunk is free.
     pub fn take_chunk(&mut self, addr: IpAddr, port: u16) -> Option<usize> {
         let position = usize::from(port) / CHUNK;
         if self.free_chunks.is_empty() {
@@ -209,7 +211,7 @@ impl Addresses {
         Some(chunk as usize * CHUNK + usize::from(port) % CHUNK)
     }
 
-    /// Show the programs the chunk of these ports.
+    /// Publishes the chunk of these ports to the programs.
     pub fn show(&self, addr: IpAddr, port: u16) {
         if let Some(address) = self.owners.get(&addr) {
             let position = usize::from(port) / CHUNK;
@@ -218,19 +220,19 @@ impl Addresses {
         }
     }
 
-    /// One entry or mark more in the chunk of a slot.
+    /// Counts one more entry or mark in the chunk of a slot.
     pub fn hold(&mut self, slot: usize) {
         self.live[slot / CHUNK] += 1;
     }
 
-    /// One fewer; a chunk without any is given up, and its address with the last of them.
+    /// Counts one fewer. An empty chunk is released, and its address with its last chunk.
     pub fn release(&mut self, slot: usize, addr: IpAddr, port: u16) {
         let chunk = slot / CHUNK;
         self.live[chunk] -= 1;
         self.drop_empty_chunk(addr, port);
     }
 
-    /// Give up the chunk of these ports if nothing is in it.
+    /// Releases the chunk of these ports if it is empty.
     pub fn drop_empty_chunk(&mut self, addr: IpAddr, port: u16) {
         let position = usize::from(port) / CHUNK;
         let Some(address) = self.owners.get_mut(&addr) else { return };
@@ -246,7 +248,7 @@ impl Addresses {
         self.drop_unused(addr);
     }
 
-    /// The chunks in use, in ascending order.
+    /// Returns the chunks in use, in ascending order.
     #[must_use]
     pub fn chunks(&self) -> Vec<usize> {
         let mut used: Vec<usize> = self
@@ -258,7 +260,7 @@ impl Addresses {
         used
     }
 
-    /// Read rows and chunks from the maps, and mend the shortcuts.
+    /// Reads rows and chunks from the maps, and repairs the shortcuts.
     pub fn adopt(&mut self) {
         let mut numbers = BTreeSet::new();
         let mut used = BTreeSet::new();
@@ -319,7 +321,7 @@ impl Addresses {
         }
     }
 
-    /// Give up the chunks and addresses that adoption found without anything in them.
+    /// Releases the chunks and addresses that adoption found empty.
     pub fn drop_unused_all(&mut self) {
         let all: Vec<(IpAddr, Vec<u16>)> = self
             .owners

@@ -1,4 +1,4 @@
-//! What a rewrite adds to the checksums of an IPv4 packet (RFC 1624).
+//! The change of an IPv4 packet's checksums by a rewrite (RFC 1624).
 
 use std::net::Ipv4Addr;
 
@@ -23,8 +23,8 @@ const MODULUS: u64 = 65535;
 /// A multiple of the modulus that keeps differences positive.
 const LIFT: u64 = MODULUS << 20;
 
-/// What the rewrite adds to the sum of the IP header and to that of the UDP datagram. Sums of 16-bit words in ones' complement
-/// arithmetic are remainders modulo 65535. The word of the TTL is not in it: the programs know the old and the new one.
+/// Returns the change of the IP header's sum and of the UDP datagram's sum. Sums of 16-bit words in ones' complement arithmetic are
+/// remainders modulo 65535. The word with the TTL is excluded: the programs know its old and new value.
 pub fn changes(before: &Header, after: &Header) -> (u64, u64) {
     let addresses = LIFT + after.addresses() - before.addresses();
     let ip = addresses % MODULUS;
@@ -32,8 +32,8 @@ pub fn changes(before: &Header, after: &Header) -> (u64, u64) {
     (ip, udp)
 }
 
-/// The same as what is added to the checksums, which are complements of sums: the IP header's from 0 to 65534, the UDP datagram's
-/// (where 0 means that there is none) from 1 to 65535.
+/// Returns the change of the checksums, which are complements of sums: the IP header's from 0 to 65534, the UDP datagram's (where 0 means
+/// no checksum) from 1 to 65535.
 pub fn of_checksums((ip, udp): (u64, u64)) -> (u16, u16) {
     let ip = (MODULUS - ip) % MODULUS;
     (ip as u16, (MODULUS - udp) as u16)

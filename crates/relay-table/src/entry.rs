@@ -1,4 +1,4 @@
-//! A relay entry, and the records of the maps that hold it.
+//! A relay entry, and the map records that hold it.
 
 use crate::checksum::{Header, changes, of_checksums};
 use shunt_abi::relay::{detail, entry_flag, flow_key, overflow_entry, slot, wide};
@@ -9,19 +9,19 @@ const DSCP: u8 = entry_flag::ENTRY_DSCP.0 as u8;
 const KEY6: u8 = entry_flag::ENTRY_KEY6.0 as u8;
 const OUT6: u8 = entry_flag::ENTRY_OUT6.0 as u8;
 
-/// Packets that match `key` leave from `src` to `dst`, which may be of another IP version.
+/// Packets that match `key` leave from `src` to `dst`, which may have the other IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayEntry {
     pub key: FiveTuple,
     pub src: Endpoint,
     pub dst: Endpoint,
-    /// Milliseconds without a packet after which the entry counts as idle; 0: never.
+    /// Milliseconds without a packet after which the entry is idle; 0: never.
     pub ttl_ms: u32,
-    /// The DSCP field is rewritten to this value, 0 to 63.
+    /// New value of the DSCP field, 0 to 63.
     pub dscp: Option<u8>,
 }
 
-/// Why an entry was not written.
+/// The reason why an entry was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("there is an entry with this key")]
@@ -42,12 +42,12 @@ impl From<shunt_xdp::Error> for Fault {
     }
 }
 
-/// A port as it stands in a packet.
+/// Returns a port in network byte order.
 pub fn port(value: u16) -> u16 {
     u16::from_ne_bytes(value.to_be_bytes())
 }
 
-/// An IPv4 address as it stands in a packet; 0 for another.
+/// Returns an IPv4 address in network byte order; 0 for IPv6.
 pub fn word(addr: IpAddr) -> u32 {
     match addr {
         IpAddr::V4(addr) => u32::from_ne_bytes(addr.octets()),
@@ -55,13 +55,13 @@ pub fn word(addr: IpAddr) -> u32 {
     }
 }
 
-/// An address in the four words of a key; an IPv4 address stands in the first.
+/// Returns an address as the four words of a key; an IPv4 address is in the first.
 pub fn words(addr: IpAddr) -> [u32; 4] {
     let bytes = *octets(addr).padded();
     std::array::from_fn(|n| u32::from_ne_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]))
 }
 
-/// The address in four words.
+/// Returns the address in four words.
 pub fn address(words: [u32; 4], v6: bool) -> IpAddr {
     if v6 {
         let mut bytes = [0; 16];
@@ -78,7 +78,7 @@ fn v4(word: u32) -> Ipv4Addr {
     Ipv4Addr::from(word.to_ne_bytes())
 }
 
-/// The key of the overflow table and of learn notices.
+/// Returns the key of the overflow table and of learn notices.
 pub fn flow_key_of(key: &FiveTuple) -> flow_key {
     flow_key {
         saddr: words(key.src.addr),
@@ -89,7 +89,7 @@ pub fn flow_key_of(key: &FiveTuple) -> flow_key {
     }
 }
 
-/// The 5-tuple of a key.
+/// Returns the 5-tuple of a key.
 pub fn flow_of(key: &flow_key) -> FiveTuple {
     let v6 = key.version == 6;
     FiveTuple::new(
@@ -99,10 +99,10 @@ pub fn flow_of(key: &flow_key) -> FiveTuple {
 }
 
 impl RelayEntry {
-    /// Whether the entry can be kept.
+    /// Checks whether the entry can be stored.
     ///
     /// # Errors
-    /// Names what is wrong.
+    /// The part that is wrong.
     pub fn check(&self) -> Result<(), Fault> {
         if self.key.src.addr.is_ipv6() != self.key.dst.addr.is_ipv6() {
             return Err(Fault::Invalid("the key's addresses are not both IPv4 or both IPv6"));
@@ -118,7 +118,7 @@ impl RelayEntry {
         Ok(())
     }
 
-    /// The slot of this entry, with no packet counted. nexthop: its row; now: the kernel's tick.
+    /// Returns the slot of this entry, with counters at zero. `nexthop`: its row; `now`: the kernel's tick.
     pub fn slot(&self, nexthop: u16, now: u32) -> slot {
         let mut flags = 0;
         if self.key.is_v6() {
@@ -168,7 +168,7 @@ impl RelayEntry {
         (port(ip), port(udp))
     }
 
-    /// The IPv6 addresses of this entry; None when it has none.
+    /// Returns the IPv6 addresses of this entry, if it has any.
     pub fn wide(&self) -> Option<wide> {
         (self.key.is_v6() || self.dst.addr.is_ipv6()).then(|| wide {
             saddr: words(self.key.src.addr),
@@ -178,7 +178,7 @@ impl RelayEntry {
         })
     }
 
-    /// The record of the overflow table.
+    /// Returns the record of the overflow table.
     pub fn overflow(&self, nexthop: u16, now: u32) -> overflow_entry {
         overflow_entry {
             slot: slot {
@@ -193,7 +193,7 @@ impl RelayEntry {
         }
     }
 
-    /// The entry of a slot.
+    /// Returns the entry of a slot.
     pub fn read(slot: &slot, wide: &wide, ttl_ms: u32) -> Self {
         let (key6, out6) = (slot.flags & KEY6 != 0, slot.flags & OUT6 != 0);
         let pick = |v6: bool, long: [u32; 4], short: u32| if v6 { address(long, true) } else { v4(short).into() };
@@ -210,12 +210,12 @@ impl RelayEntry {
     }
 }
 
-/// Whether a slot needs its wide part to be read.
+/// Returns whether a slot's wide part must be read.
 pub fn is_wide(slot: &slot) -> bool {
     slot.flags & (KEY6 | OUT6) != 0
 }
 
-/// Whether a slot's key is IPv6.
+/// Returns whether a slot's key is IPv6.
 pub fn is_key6(slot: &slot) -> bool {
     slot.flags & KEY6 != 0
 }

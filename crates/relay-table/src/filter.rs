@@ -1,7 +1,6 @@
-//! Which sources a relay port admits while it has no entry: blocklist, source filters, greylist, allowlist.
+//! The sources that a relay port without an entry admits: blocklist, source filters, greylist, allowlist.
 //!
-//! Rows hold the time until which they are in force; the programs compare it themselves. Should the writer of a row die, everybody is
-//! admitted again once its time is over.
+//! Rows hold their expiry time, which the programs compare. If the writer of a row dies, all sources are admitted again after that time.
 
 use crate::entry::{address, port, words};
 use shunt_abi::relay::{__anon_greylist_1 as port_range, endpoint, greylist, size, source_filter};
@@ -10,10 +9,10 @@ use shunt_xdp::{Hash, Loaded, Plain, Put, Result, monotonic_coarse_ns, monotonic
 use std::net::IpAddr;
 
 const MS: u64 = 1_000_000;
-/// A full table is searched for rows whose time is over at most for one part in so many of the time.
+/// A full table is swept for expired rows during at most this fraction (one in n) of the time.
 const SWEEP_SHARE: u64 = 20;
 
-/// A value that begins with the time until which it is in force.
+/// A value that begins with its expiry time.
 pub trait TimedRow: Plain {
     /// Nanoseconds of CLOCK_MONOTONIC.
     fn until(&self) -> u64;
@@ -50,12 +49,12 @@ fn end_of(key: &endpoint) -> Endpoint {
     Endpoint::new(address(key.addr, key.version == 6), port(key.port))
 }
 
-/// A map from addresses and ports to rows with a time.
+/// A map from addresses and ports to rows with an expiry time.
 pub struct TimedTable<V> {
     map: Hash<endpoint, V>,
-    /// No row's time is over before; 0: not known, others may have written rows.
+    /// No row expires before; 0: unknown, because other processes may have written rows.
     soonest: u64,
-    /// No sweep before.
+    /// No sweep before this time.
     rest_until: u64,
 }
 
@@ -78,32 +77,32 @@ impl<V: TimedRow> TimedTable<V> {
         Ok(done)
     }
 
-    /// A row that is in force. The packet programs compare with the coarse clock, so this does too.
+    /// Returns a row that is in force. The packet programs compare with the coarse clock, and so does this function.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn get(&self, end: &Endpoint) -> Result<Option<V>> {
         Ok(self.map.get(&key_of(end))?.filter(|row| row.until() > monotonic_coarse_ns()))
     }
 
-    /// Milliseconds for which a row stays in force.
+    /// Returns the milliseconds until a row expires.
     #[must_use]
     pub fn remaining_ms(row: &V) -> u32 {
         u32::try_from(row.until().saturating_sub(monotonic_ns()) / MS).unwrap_or(u32::MAX)
     }
 
-    /// Remove a row; not an error when it is not there.
+    /// Removes a row; a missing row is no error.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the deletion.
     pub fn remove(&mut self, end: &Endpoint) -> Result<()> {
         self.map.delete(&key_of(end)).map(drop)
     }
 
-    /// All rows in force.
+    /// Returns all rows in force.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn rows(&self) -> Result<Vec<(Endpoint, V)>> {
         let now = monotonic_coarse_ns();
         Ok(self
@@ -115,7 +114,7 @@ impl<V: TimedRow> TimedTable<V> {
             .collect())
     }
 
-    /// Remove the rows whose time is over. Every write to a full table asks for it, so it looks only when there may be some.
+    /// Removes expired rows. Every write to a full table calls it, so it sweeps only when a row may have expired.
     fn sweep(&mut self) -> Result<usize> {
         let began = monotonic_ns();
         if began < self.soonest.max(self.rest_until) {
@@ -153,21 +152,23 @@ fn until(ttl_ms: u32) -> u64 {
     monotonic_ns() + u64::from(ttl_ms) * MS
 }
 
-/// Everything that decides which sources are admitted.
+/// All tables that decide which sources are admitted.
 pub struct Filters {
-    /// Sources that are not admitted: an address and port, or with port 0 the whole address.
+    /// Blocked sources: an address and port, or with port 0 the whole address.
     pub blocklist: TimedTable<u64>,
-    /// An even port and the next one, and the addresses admitted there; with none, nobody is.
+    /// Allowed addresses of an even port and the next one; an empty row admits no source.
     pub source_filters: TimedTable<source_filter>,
-    /// Relay addresses (port 0) with ranges of ports at which unknown sources are admitted after several packets only.
+    /// Relay addresses (port 0) with port ranges where unknown sources are admitted only after several packets.
     pub greylist: TimedTable<greylist>,
     /// Addresses of parties (port 0), which greylisted ports admit at once.
     pub allowlist: TimedTable<u64>,
 }
 
 impl Filters {
+    /// Opens the tables.
+    ///
     /// # Errors
-    /// When the maps cannot be had.
+    /// The maps cannot be opened.
     pub fn new(loaded: &Loaded) -> Result<Self> {
         Ok(Self {
             blocklist: TimedTable::new(loaded, "blocklist")?,
@@ -177,26 +178,26 @@ impl Filters {
         })
     }
 
-    /// Block a source from now on.
+    /// Blocks a source from now on.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     pub fn block(&mut self, source: &Endpoint, ttl_ms: u32) -> Result<Put> {
         self.blocklist.put(source, &until(ttl_ms))
     }
 
-    /// Admit an address at greylisted ports from now on.
+    /// Admits an address at greylisted ports from now on.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     pub fn allow(&mut self, source: &Endpoint, ttl_ms: u32) -> Result<Put> {
         self.allowlist.put(source, &until(ttl_ms))
     }
 
-    /// Admit only these addresses, at most four, at a port and the next from now on.
+    /// Admits only these addresses, at most four, at a port and the next one from now on.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     pub fn set_source_filter(&mut self, at: &Endpoint, ttl_ms: u32, allowed: &[IpAddr]) -> Result<Put> {
         let mut row = source_filter {
             until: until(ttl_ms),
@@ -208,7 +209,7 @@ impl Filters {
         self.source_filters.put(at, &row)
     }
 
-    /// The addresses of a source filter; v6: of which IP version they are.
+    /// Returns the addresses of a source filter; `v6`: their IP version.
     #[must_use]
     pub fn allowed(row: &source_filter, v6: bool) -> Vec<IpAddr> {
         row.allowed
@@ -218,10 +219,10 @@ impl Filters {
             .collect()
     }
 
-    /// Greylist these ranges of ports, at most four, of a relay address from now on.
+    /// Greylists these port ranges, at most four, of a relay address from now on.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     pub fn set_greylist(&mut self, at: &Endpoint, ttl_ms: u32, ranges: &[(u16, u16)]) -> Result<Put> {
         let row = greylist {
             until: until(ttl_ms),
@@ -230,7 +231,7 @@ impl Filters {
         self.greylist.put(at, &row)
     }
 
-    /// The ranges of ports of a greylist row.
+    /// Returns the port ranges of a greylist row.
     #[must_use]
     pub fn ranges(row: &greylist) -> Vec<(u16, u16)> {
         row.ports
@@ -240,10 +241,10 @@ impl Filters {
             .collect()
     }
 
-    /// Admit unknown sources at these ports: nobody is left who knows their calls. `is_open`: whether a port is one of them.
+    /// Admits unknown sources at these ports, because no client knows their calls any more. `is_open`: whether a port is one of them.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or write.
     pub fn open_up(&mut self, is_open: impl Fn(&Endpoint) -> bool) -> Result<()> {
         for (at, _) in self.source_filters.rows()? {
             if is_open(&at) {

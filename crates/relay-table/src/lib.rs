@@ -1,8 +1,8 @@
 //! The relay table in the kernel's maps.
 //!
-//! The maps are the only copy of the table. What this crate keeps beside them (which address owns which slots) is read from them
-//! again when a process adopts what another has left. An entry lies in the slot of its relay address and port; further sources of the
-//! same port lie in the overflow table, a hash map keyed on the 5-tuple.
+//! The maps are the only copy of the table. This crate derives its own state (which address owns which slots) from them when a process
+//! adopts the maps of another. An entry lies in the slot of its relay address and port. Further sources of the same port lie in the
+//! overflow table, a hash map with the 5-tuple as key.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! Media ports: the relay's ports at which a packet without an entry raises a learn notice.
+//! Media ports: relay ports at which a packet without an entry raises a learn notice.
 
 use crate::addresses::Addresses;
 use crate::entry::{Fault, address, words};
@@ -43,8 +43,10 @@ pub struct Media {
 }
 
 impl Media {
+    /// Opens the maps.
+    ///
     /// # Errors
-    /// When the maps cannot be had.
+    /// The maps cannot be opened.
     pub fn new(loaded: &Loaded) -> Result<Self> {
         Ok(Self {
             sets: Shared::map(loaded.map("media")?, size::ADDRESSES.0 as usize)?,
@@ -58,10 +60,10 @@ impl Media {
         &self.ranges
     }
 
-    /// Add a range.
+    /// Adds a range.
     ///
     /// # Errors
-    /// When it is there already, or there is no room.
+    /// The range exists, or does not fit.
     pub fn add(&mut self, addresses: &mut Addresses, range: MediaRange) -> std::result::Result<(), Fault> {
         if range.first > range.last {
             return Err(Fault::Invalid("the range of ports begins after its end"));
@@ -87,7 +89,7 @@ impl Media {
         Ok(())
     }
 
-    /// Remove a range; whether it was there.
+    /// Removes a range. Returns whether it existed.
     pub fn remove(&mut self, addresses: &mut Addresses, range: MediaRange) -> bool {
         if !self.ranges.remove(&range) {
             return false;
@@ -116,10 +118,10 @@ impl Media {
         }
     }
 
-    /// Read the ranges from the maps.
+    /// Reads the ranges from the maps.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// The maps cannot be read.
     pub fn adopt(&mut self, addresses: &mut Addresses) -> Result<()> {
         for (record, _) in self.records.elements()? {
             let range = MediaRange::of(&record);

@@ -1,8 +1,8 @@
-//! What the programs counted of a stream: packets, bytes, idle time, and reception after RFC 3550.
+//! The programs' counters of a stream: packets, bytes, idle time, and reception by RFC 3550.
 
 use shunt_abi::relay::{counter, detail, rtp_state, slot};
 
-/// The clock of the counters: the kernel's tick now, modulo 2^32, and its length in milliseconds.
+/// The clock of the counters: the kernel's present tick, modulo 2^32, and its length in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     pub tick: u32,
@@ -21,25 +21,25 @@ pub struct Reception {
     pub ssrc: u32,
 }
 
-/// What was counted on an entry since it was installed or its counters were reset.
+/// Counters of an entry since it was installed or they were reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     pub packets: u64,
     pub bytes: u64,
     /// Milliseconds since the last packet, or since the installation.
     pub idle_ms: u64,
-    /// None until the first RTP packet.
+    /// `None` until the first RTP packet.
     pub reception: Option<Reception>,
     /// Packets to the relay port from other sources.
     pub source_mismatch: u32,
 }
 
-/// A tick is taken for now when it is this little ahead: the programs go on counting.
+/// A tick this far ahead counts as the present one, because the programs count meanwhile.
 const JUST_AHEAD: u32 = 0xffff_ff00;
 /// The jitter of a record is 16 times the estimate, in units of 1024 ns.
 const JITTER_US: f64 = 1.024 / 16.0;
 
-/// Milliseconds from a tick to now.
+/// Returns the milliseconds from a tick to now.
 pub fn idle_ms(last: u32, clock: Clock) -> u64 {
     let ticks = clock.tick.wrapping_sub(last);
     if ticks > JUST_AHEAD {
@@ -49,7 +49,7 @@ pub fn idle_ms(last: u32, clock: Clock) -> u64 {
     }
 }
 
-/// The statistics that a slot and its detail hold.
+/// Returns the statistics in a slot and its detail.
 #[must_use]
 pub fn stats_of(slot: &slot, detail: &detail, source_mismatch: u32, clock: Clock) -> StreamStats {
     let received = slot.received.wrapping_add(u32::from(slot.max_seq)); // modulo 2^32, as the program counts

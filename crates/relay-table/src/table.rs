@@ -1,4 +1,4 @@
-//! The table itself: insert, change, delete, read, adopt. Long scans go in bounded steps, so that nobody is held up by them.
+//! The relay table: insert, modify, delete, read, adopt. Long scans run in bounded steps, so that no other request waits for them.
 
 use crate::addresses::{Addresses, CHUNK};
 use crate::entry::{Fault, RelayEntry, flow_key_of, flow_of, is_key6, is_wide};
@@ -22,17 +22,17 @@ const COUNTED: std::ops::Range<usize> = offset_of!(slot, seen)..size_of::<slot>(
 /// The row of the next-hop table whose packets are passed to the stack.
 const UNRESOLVED: u16 = 0;
 
-/// Where packets leave, by rows of the next-hop table. Each entry holds one reference to the row of its action's addresses.
+/// Output of packets, as rows of the next-hop table. Each entry holds one reference to the row of its action's addresses.
 pub trait Hops {
-    /// A row for packets from src to dst; None when there is no row left.
+    /// Acquires a row for packets from `src` to `dst`; `None` if no row is free.
     fn acquire(&mut self, dst: IpAddr, src: IpAddr) -> Option<u16>;
-    /// One reference fewer.
+    /// Releases one reference.
     fn release(&mut self, dst: IpAddr, src: IpAddr);
-    /// Take over `users` references of a former process; on row `row` if it can be. taken: rows not yet taken over.
+    /// Takes over `users` references of a former process, on `row` if possible. `taken`: rows not yet taken over.
     fn adopt(&mut self, dst: IpAddr, src: IpAddr, users: u32, row: u16, taken: &BTreeSet<u16>) -> u16;
 }
 
-/// An entry with its counters, to be put back as it was.
+/// An entry with its counters, for [`RelayTable::restore`].
 #[derive(Clone, Copy)]
 pub struct Saved {
     pub entry: RelayEntry,
@@ -40,24 +40,24 @@ pub struct Saved {
     detail: detail,
 }
 
-/// Where a scan is that goes in steps.
+/// The position of a scan that runs in steps.
 #[derive(Default)]
 pub struct Cursor {
     chunks: Option<Vec<usize>>,
     slot: usize,
     further: Scan,
-    /// Keys of the overflow table that the scan has read and the walk has not come to.
+    /// Keys of the overflow table that were read and not visited yet.
     rest: Vec<flow_key>,
 }
 
-/// Next-hop rows that changed, on their way into the entries.
+/// Changed next-hop rows that must be written into the entries.
 pub struct Moves {
     rows: HashMap<(IpAddr, IpAddr), u16>,
     cursor: Cursor,
 }
 
 impl Moves {
-    /// rows: by destination and source address.
+    /// Rows by destination and source address.
     #[must_use]
     pub fn new(rows: HashMap<(IpAddr, IpAddr), u16>) -> Self {
         Self {
@@ -76,9 +76,9 @@ pub struct RelayTable {
     overflow: Hash<flow_key, overflow_entry>,
     addresses: Addresses,
     media: Media,
-    /// How many overflow entries the port of a slot has.
+    /// Number of overflow entries at the port of each slot.
     marked: HashMap<usize, u32>,
-    /// How many overflow entries have no slot, by address and chunk.
+    /// Number of overflow entries without a slot, by address and chunk.
     loose: HashMap<(IpAddr, u16), u32>,
     capacity: usize,
     count4: usize,
@@ -88,10 +88,10 @@ pub struct RelayTable {
 }
 
 impl RelayTable {
-    /// On the relay's maps, with nothing adopted.
+    /// Opens the relay's maps without adopting their content.
     ///
     /// # Errors
-    /// When the maps cannot be had.
+    /// The maps cannot be opened.
     pub fn new(loaded: &Loaded) -> shunt_xdp::Result<Self> {
         let mark = Shared::<layout_mark>::map(loaded.map("layout")?, 1)?.load(0);
         let chunks = mark.chunks as usize;
@@ -128,7 +128,7 @@ impl RelayTable {
         self.len() == 0
     }
 
-    /// Entries of one IP version.
+    /// Returns the number of entries of one IP version.
     #[must_use]
     pub fn count(&self, v6: bool) -> usize {
         if v6 { self.count6 } else { self.count4 }
@@ -152,12 +152,12 @@ impl RelayTable {
         if is_wide(slot) { self.wides.load(at) } else { wide::default() }
     }
 
-    /// The slot that holds this key's entry.
+    /// Returns the slot that holds this key's entry.
     fn find(&self, key: &FiveTuple) -> Option<usize> {
         self.addresses.slot(key.dst.addr, key.dst.port).filter(|at| self.holds(*at, key))
     }
 
-    /// Whether an entry of this key can be in the overflow table at all.
+    /// Returns whether the overflow table may hold an entry of this key.
     fn may_overflow(&self, key: &FiveTuple) -> bool {
         match self.addresses.slot(key.dst.addr, key.dst.port) {
             Some(at) => self.marked.contains_key(&at),
@@ -183,17 +183,17 @@ impl RelayTable {
 
     // Writing
 
-    /// Put an entry in. now: the kernel's tick.
+    /// Inserts an entry. `now`: the kernel's tick.
     ///
     /// # Errors
-    /// `Exists`, `Full`, or what is wrong with the entry.
+    /// `Exists`, `Full`, or the part of the entry that is wrong.
     pub fn insert(&mut self, hops: &mut impl Hops, entry: &RelayEntry, now: u32) -> Result<(), Fault> {
         entry.check()?;
         let key = &entry.key;
         let mut at = self.addresses.slot(key.dst.addr, key.dst.port);
         let taken = at.is_some_and(|at| self.slots.generation(at) & 1 == 1);
         let full = self.len() >= self.capacity;
-        // Where the slot is taken, the overflow table itself says whether the entry is there.
+        // If the slot is taken, only the overflow table knows whether the entry exists.
         if (taken && self.find(key).is_some()) || ((!taken || full) && self.find_overflow(key)?.is_some()) {
             return Err(Fault::Exists);
         }
@@ -270,13 +270,13 @@ impl RelayTable {
         }
     }
 
-    /// A slot for a relay address and port that has none yet; None when there is no room for one.
+    /// Returns a slot for a relay address and port without one; `None` if none is free.
     fn make_slot(&mut self, key: &FiveTuple) -> Result<Option<usize>, Fault> {
         let (addr, port) = (key.dst.addr, key.dst.port);
         let Some(at) = self.addresses.take_chunk(addr, port) else {
             return Ok(None);
         };
-        // Entries of these ports that found no room before: their packets now meet a slot.
+        // Entries of these ports that did not fit before: their packets now find a slot.
         if let Some(count) = self.loose.remove(&loose_place(key)) {
             let first = at - at % CHUNK;
             for (flow, record) in self.overflow.elements()? {
@@ -295,10 +295,10 @@ impl RelayTable {
         Ok(Some(at))
     }
 
-    /// Change what an entry does; its counters go on.
+    /// Modifies an entry's action; its counters continue.
     ///
     /// # Errors
-    /// `Absent`, `Full`, or what is wrong with the entry.
+    /// `Absent`, `Full`, or the part of the entry that is wrong.
     pub fn modify(&mut self, hops: &mut impl Hops, entry: &RelayEntry) -> Result<(), Fault> {
         entry.check()?;
         let at = self.find(&entry.key);
@@ -334,10 +334,10 @@ impl RelayTable {
         Ok(())
     }
 
-    /// Take an entry out; whether it was there. The next packet of it already passes up.
+    /// Deletes an entry. Returns whether it existed. Its next packet already passes to the stack.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the deletion.
     pub fn delete(&mut self, hops: &mut impl Hops, key: &FiveTuple) -> Result<bool, Fault> {
         if let Some(at) = self.find(key) {
             let entry = self.entry_at(at);
@@ -359,7 +359,7 @@ impl RelayTable {
         *self.counted(entry.key.is_v6()) -= 1;
     }
 
-    /// What goes with an overflow entry that has been deleted.
+    /// Updates the counts for a deleted overflow entry.
     fn forget_overflow(&mut self, hops: &mut impl Hops, entry: &RelayEntry) {
         let key = &entry.key;
         self.held.remove(key);
@@ -395,10 +395,10 @@ impl RelayTable {
 
     // Reading
 
-    /// An entry.
+    /// Reads an entry.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn get(&self, key: &FiveTuple) -> Result<Option<RelayEntry>, Fault> {
         if let Some(at) = self.find(key) {
             return Ok(Some(self.entry_at(at)));
@@ -408,10 +408,10 @@ impl RelayTable {
             .map(|record| RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms)))
     }
 
-    /// An entry and what was counted on it.
+    /// Reads an entry and its counters.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn stats(&self, key: &FiveTuple, clock: Clock) -> Result<Option<(RelayEntry, StreamStats)>, Fault> {
         if let Some(at) = self.find(key) {
             return Ok(self.counted_at(at, clock));
@@ -438,10 +438,10 @@ impl RelayTable {
         (entry, stats_of(&record.slot, &record.detail, mismatch, clock))
     }
 
-    /// Set an entry's counters to 0; its idle time goes on.
+    /// Sets an entry's counters to 0; its idle time continues.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup or write.
     pub fn reset_stats(&mut self, key: &FiveTuple) -> Result<(), Fault> {
         if let Some(at) = self.find(key) {
             let last_jiffies = self.slots.u32_at(at, offset_of!(slot, last_jiffies)).load(Ordering::Relaxed);
@@ -469,10 +469,10 @@ impl RelayTable {
         Ok(())
     }
 
-    /// An entry with its counters, for `restore`.
+    /// Reads an entry with its counters, for `restore`.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn save(&self, key: &FiveTuple) -> Result<Option<Saved>, Fault> {
         if let Some(at) = self.find(key) {
             return Ok(Some(Saved {
@@ -488,10 +488,10 @@ impl RelayTable {
         }))
     }
 
-    /// Bring an entry back to how it was saved, whatever there is now.
+    /// Restores an entry as it was saved, whatever its present state.
     ///
     /// # Errors
-    /// When there is no room any more.
+    /// No space is left.
     pub fn restore(&mut self, hops: &mut impl Hops, saved: &Saved) -> Result<(), Fault> {
         match self.modify(hops, &saved.entry) {
             Err(Fault::Absent) => {
@@ -508,12 +508,12 @@ impl RelayTable {
 
     // Scans
 
-    /// Go on with a scan over the entries of one IP version until `each` breaks it off; whether it is at its end.
+    /// Continues a scan over the entries of one IP version until `each` breaks it off. Returns whether the scan is complete.
     ///
-    /// Entries may come and go between two steps: those that went are left out, those that came may be.
+    /// Entries may change between two steps: removed ones are left out, new ones may be included.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn scan(
         &self,
         cursor: &mut Cursor,
@@ -537,11 +537,11 @@ impl RelayTable {
         })
     }
 
-    /// Go on with a scan for entries of one IP version that have been idle for their time to live; `each` is also told how long, in
-    /// milliseconds, and is called with None from time to time, so that it can break the scan off. Whether it is at its end.
+    /// Continues a scan for entries of one IP version that have been idle for their time to live. `each` also gets the idle time in
+    /// milliseconds. It is called with `None` from time to time, so that it can break the scan off. Returns whether the scan is complete.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn expired(
         &self,
         cursor: &mut Cursor,
@@ -572,10 +572,10 @@ impl RelayTable {
         })
     }
 
-    /// Go on with deleting all entries of one IP version until `more` says no; whether all are out. `gone` is told each key.
+    /// Continues to delete all entries of one IP version until `more` returns false. Returns whether all are deleted. `gone` gets each key.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the deletion.
     pub fn clear(
         &mut self,
         hops: &mut impl Hops,
@@ -625,10 +625,10 @@ impl RelayTable {
         Ok(true)
     }
 
-    /// Go on with writing the rows of moved destinations into their entries until `more` says no; whether all are written.
+    /// Continues to write the rows of changed destinations into their entries until `more` returns false. Returns whether all are written.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the write.
     pub fn follow(&mut self, moves: &mut Moves, mut more: impl FnMut() -> bool) -> Result<bool, Fault> {
         let Moves { rows, cursor } = moves;
         let held = &self.held;
@@ -665,15 +665,15 @@ impl RelayTable {
 
     // Entries held back
 
-    /// The entries that are held back: their packets are passed to the stack.
+    /// Returns the entries that are held back, whose packets are passed to the stack.
     pub fn held(&self) -> impl Iterator<Item = &FiveTuple> {
         self.held.iter()
     }
 
-    /// Holds back the entries that `denies` names, and no others, until `more` returns false; returns whether all have been visited.
+    /// Holds back the entries that `denies` names, and no others, until `more` returns false. Returns whether all have been visited.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or write.
     pub fn hold_back(
         &mut self,
         hops: &mut impl Hops,
@@ -705,10 +705,10 @@ impl RelayTable {
         Ok(ended)
     }
 
-    /// Holds an entry of the table back, or lets it go.
+    /// Holds an entry of the table back, or releases it.
     ///
     /// # Errors
-    /// `Full`, or when the kernel cannot be asked.
+    /// `Full`, or the kernel rejects the write.
     pub fn set_held(&mut self, hops: &mut impl Hops, entry: &RelayEntry, held: bool) -> Result<(), Fault> {
         let row = if held {
             UNRESOLVED
@@ -731,7 +731,7 @@ impl RelayTable {
         Ok(())
     }
 
-    /// Go on with a walk over all entries; whether it is at its end.
+    /// Continues a walk over all entries. Returns whether it is complete.
     fn walk(&self, cursor: &mut Cursor, mut each: impl FnMut(Found<'_>) -> ControlFlow<()>) -> Result<bool, Fault> {
         if !self.walk_slots(cursor, |at| each(Found::Slot(at))) {
             return Ok(false);
@@ -757,7 +757,7 @@ impl RelayTable {
         Ok(true)
     }
 
-    /// Go on with a walk over the entries that have a slot of their own; whether it is at its end.
+    /// Continues a walk over the entries with a slot of their own. Returns whether it is complete.
     fn walk_slots(&self, cursor: &mut Cursor, mut each: impl FnMut(usize) -> ControlFlow<()>) -> bool {
         let chunks = cursor
             .chunks
@@ -775,7 +775,7 @@ impl RelayTable {
         true
     }
 
-    /// Whether there are entries in the overflow table, to scan which takes the kernel long even when it is empty.
+    /// Returns whether the overflow table has entries. A scan of it takes the kernel long even when it is empty.
     fn has_further(&self) -> bool {
         !self.marked.is_empty() || !self.loose.is_empty()
     }
@@ -787,25 +787,25 @@ impl RelayTable {
         self.media.ranges()
     }
 
-    /// Add a range of media ports.
+    /// Adds a range of media ports.
     ///
     /// # Errors
-    /// `Exists`, `Full`, or what is wrong with it.
+    /// `Exists`, `Full`, or the part that is wrong.
     pub fn add_media(&mut self, range: MediaRange) -> Result<(), Fault> {
         self.media.add(&mut self.addresses, range)
     }
 
-    /// Remove a range of media ports; whether it was there.
+    /// Removes a range of media ports. Returns whether it existed.
     pub fn remove_media(&mut self, range: MediaRange) -> bool {
         self.media.remove(&mut self.addresses, range)
     }
 
     // Adoption
 
-    /// The rows of the next-hop table that the entries in the maps use.
+    /// Returns the rows of the next-hop table that the entries in the maps use.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn rows(&self) -> Result<BTreeSet<u16>, Fault> {
         let mut rows = BTreeSet::new();
         for at in 0..self.slots.len() {
@@ -817,11 +817,11 @@ impl RelayTable {
         Ok(rows)
     }
 
-    /// Read what this process keeps from the maps, and mend what a killed process left half done. taken: rows of next hops that
+    /// Derives this process's state from the maps, and repairs what a killed process left incomplete. `taken`: rows of next hops that
     /// entries or others may use.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or write.
     pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Result<(), Fault> {
         self.addresses.adopt();
         let reachable: BTreeSet<usize> = self.addresses.chunks().into_iter().collect();
@@ -879,14 +879,14 @@ impl RelayTable {
     }
 }
 
-/// Whose next hops the entries of a former process use: each route is looked up once, however many entries use it.
+/// The next hops of a former process's entries. Each route is looked up once, however many entries use it.
 #[derive(Default)]
 struct Users(HashMap<(IpAddr, IpAddr), User>);
 
 struct User {
     entries: u32,
     row: u16,
-    /// Some entry has another row: the former process was killed while it wrote moved destinations.
+    /// An entry has another row, because the former process was killed while it wrote changed destinations.
     mixed: bool,
 }
 
@@ -901,7 +901,7 @@ impl Users {
         user.mixed |= user.row != row;
     }
 
-    /// The rows of those whose entries have to be written anew.
+    /// Returns the rows whose entries must be written again.
     fn adopt(self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> HashMap<(IpAddr, IpAddr), u16> {
         let mut moved = HashMap::new();
         for ((dst, src), user) in self.0 {
@@ -914,7 +914,7 @@ impl Users {
     }
 }
 
-/// What a walk meets.
+/// An entry that a walk visits.
 enum Found<'a> {
     Slot(usize),
     Further(&'a overflow_entry),
@@ -939,7 +939,7 @@ fn without_counters(before: &slot) -> slot {
     }
 }
 
-/// The record of an overflow entry with another action; its counters go on.
+/// Returns the record of an overflow entry with another action; its counters continue.
 fn changed(record: &overflow_entry, entry: &RelayEntry, row: u16) -> overflow_entry {
     let fresh = entry.overflow(row, 0);
     let counted = &record.slot;

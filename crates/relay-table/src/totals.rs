@@ -28,10 +28,10 @@ const NAMES: [&str; reason::REASON_COUNT.0 as usize] = [
     "other-mac",
 ];
 
-/// How many reasons there are.
+/// The number of reasons.
 pub const REASONS: usize = NAMES.len();
 
-/// What `trace` and the totals call a reason.
+/// Returns the name of a reason for `trace` and the totals.
 #[must_use]
 pub fn reason_name(number: u32) -> String {
     NAMES
@@ -46,19 +46,19 @@ pub struct Totals {
     pub relayed_bytes: u64,
     pub notices: u64,
     pub suppressed: u64,
-    /// Notices for which the ring had no room.
+    /// Notices lost in a full ring.
     pub lost: u64,
 }
 
 impl Totals {
-    /// Packets that ended for this reason.
+    /// Returns the packets that ended for this reason.
     #[must_use]
     pub fn of(&self, why: reason) -> u64 {
         self.reasons.get(why.0 as usize).copied().unwrap_or(0)
     }
 }
 
-/// Sum what the CPUs counted.
+/// Sums the counters of the CPUs.
 #[must_use]
 pub fn read_totals(cpus: &Shared<totals>) -> Totals {
     let mut sums = Totals::default();
