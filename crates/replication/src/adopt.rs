@@ -1,4 +1,4 @@
-//! Taking over what a former process left in the maps, whenever it was killed.
+//! Adopts the maps of a former process, whenever it was killed.
 
 use crate::fault::Result;
 use crate::hops::Hops;
@@ -9,11 +9,11 @@ use crate::table::{Replication, Retired};
 use std::collections::BTreeSet;
 
 impl Replication {
-    /// Read the tables from the maps, and put every stream on the lists that they call for. taken: rows of the next-hop table
-    /// that others may use, not yet taken over. Packets go on being copied meanwhile. Waits for a grace period.
+    /// Reads the tables from the maps, and switches every stream to the lists that they require. `taken`: rows of the next-hop table that
+    /// others may use and that are not yet taken over. Packets are copied meanwhile. Waits for a grace period.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or write.
     pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Result<()> {
         let outdated = self.saved.adopt(&mut self.engine, &mut self.lists)?;
         self.layers.adopt()?;
@@ -46,7 +46,7 @@ impl Replication {
     }
 }
 
-/// Take over the lists of a stream that is turned to `at`; None when others have their words.
+/// Takes over the lists of a stream whose `turn` points to `at`; `None` if their words belong to others.
 fn adopt_lists(lists: &mut Lists, outputs: &mut Outputs, at: u32, action: &Action) -> Option<StreamLists> {
     let trees = action.mgids().len() as u32;
     if trees == 1 {

@@ -1,11 +1,11 @@
-//! Room for lists of different lengths in one array: blocks of powers of two, halved and joined again. No I/O.
+//! Allocates lists of different lengths in one array: blocks of powers of two, split and joined again. No I/O.
 
 use std::collections::BTreeSet;
 
 /// Words of the smallest block.
 const LEAST: u32 = 4;
 
-/// Hands out positions in an array of words; position 0 is never among them.
+/// Allocates positions in an array of words, except position 0.
 #[derive(Clone, Debug)]
 pub struct Buddy {
     size: u32,
@@ -15,7 +15,7 @@ pub struct Buddy {
 }
 
 impl Buddy {
-    /// Room in an array of `size` words; None unless that is a power of two, and at least two blocks.
+    /// Makes an allocator for `size` words; `None` unless that is a power of two and at least two blocks.
     #[must_use]
     pub fn new(size: u32) -> Option<Self> {
         if !size.is_power_of_two() || size < 2 * LEAST {
@@ -29,26 +29,26 @@ impl Buddy {
         Some(made)
     }
 
-    /// Words of the array.
+    /// Returns the words of the array.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Words in blocks that are taken, the one at position 0 among them.
+    /// Returns the words in allocated blocks, including the one at position 0.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// The order of the blocks for so many words; None when no block has as many.
+    /// Returns the order of the blocks for this many words; `None` if no block is large enough.
     fn order(&self, words: u32) -> Option<usize> {
         let blocks = words.max(1).div_ceil(LEAST).checked_next_power_of_two()?;
         let order = blocks.trailing_zeros() as usize;
         (order < self.free.len()).then_some(order)
     }
 
-    /// The position of a block of at least `words` words; None when there is none.
+    /// Allocates a block of at least `words` words and returns its position; `None` if none is free.
     pub fn take(&mut self, words: u32) -> Option<u32> {
         let wanted = self.order(words)?;
         let mut order = (wanted..self.free.len()).find(|order| !self.free[*order].is_empty())?;
@@ -61,7 +61,7 @@ impl Buddy {
         Some(at)
     }
 
-    /// Give a block back that was taken with this many words.
+    /// Frees a block that was allocated with this many words.
     pub fn give(&mut self, at: u32, words: u32) {
         let Some(mut order) = self.order(words) else { return };
         self.used -= LEAST << order;
@@ -77,7 +77,7 @@ impl Buddy {
         self.free[order].insert(at);
     }
 
-    /// Take the block at this very position; false when it is not wholly free, or no such block.
+    /// Allocates the block at this position. Returns false if it is not wholly free, or is not a block.
     pub fn claim(&mut self, at: u32, words: u32) -> bool {
         let Some(wanted) = self.order(words) else { return false };
         if !at.is_multiple_of(LEAST << wanted) {

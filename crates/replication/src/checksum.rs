@@ -1,4 +1,4 @@
-//! What a rewrite adds to the checksum sums of an IPv4 packet (RFC 1624), from two halves that are computed once each.
+//! The change of an IPv4 packet's checksum sums by a rewrite (RFC 1624), from two halves that are computed once each.
 
 use shunt_net::Endpoint;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// None unless both addresses are IPv4.
+    /// Returns `None` unless both addresses are IPv4.
     #[must_use]
     pub fn of(src: &Endpoint, dst: &Endpoint) -> Option<Self> {
         let (IpAddr::V4(saddr), IpAddr::V4(daddr)) = (src.addr, dst.addr) else {
@@ -28,7 +28,7 @@ impl Sums {
         })
     }
 
-    /// What the rewrite to `after` adds to the sum of the IP header, without the word of the TTL, and to that of the UDP datagram.
+    /// Returns the change by a rewrite to `after`: of the IP header's sum, without the word of the TTL, and of the UDP datagram's sum.
     #[must_use]
     pub fn changes_to(&self, after: &Self) -> (u16, u16) {
         let ip = (after.addresses + MODULUS - self.addresses) % MODULUS;
@@ -83,7 +83,7 @@ mod tests {
             };
             let sums = |ends: &[Endpoint; 2]| Sums::of(&ends[0], &ends[1]).unwrap();
             let (ip, udp) = sums(&before).changes_to(&sums(&after));
-            // Of the two zeros, 0 and 0xffff, either may come out: the program completes both alike.
+            // The result may be either zero, 0 or 0xffff: the program treats both alike.
             prop_assert_eq!(ones_sum(&[header(&before, ttl), ip]) % 0xffff, header(&after, ttl) % 0xffff);
             prop_assert_eq!(ones_sum(&[datagram(&before), udp]) % 0xffff, datagram(&after) % 0xffff);
         }

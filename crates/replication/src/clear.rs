@@ -1,14 +1,13 @@
-//! Emptying all tables, in steps that do not hold up others even where the tables are large.
+//! Clears all tables in steps, so that large tables do not delay others.
 
 use crate::fault::Result;
 use crate::table::Replication;
 
 impl Replication {
-    /// Delete up to about `limit` entries of all tables; whether that was all. Between the steps the tables are as they stand: with
-    /// fewer entries.
+    /// Deletes up to about `limit` entries of all tables. Returns whether all are deleted. The tables stay consistent between the steps.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or deletion.
     pub fn clear(&mut self, limit: usize) -> Result<bool> {
         let mut left = limit.max(1);
         let streams: Vec<_> = self.streams.keys().take(left).copied().collect();
@@ -16,7 +15,7 @@ impl Replication {
             self.delete_stream(key)?;
         }
         left -= streams.len();
-        // Without streams no change of the other tables concerns a list.
+        // Without streams, a change of the other tables affects no list.
         let copies: Vec<_> = self.copies.names().take(left).collect();
         for name in &copies {
             self.delete_copy(*name)?;

@@ -1,4 +1,4 @@
-//! What copies become: rewrites by stream number and RID, and their records in the kernel's maps.
+//! Rewrites of copies by stream number and RID, and their records in the kernel's maps.
 
 use crate::Counted;
 use crate::checksum::Sums;
@@ -28,9 +28,9 @@ pub const PAYLOAD_TYPES: usize = conference_size::PAYLOAD_TYPES.0 as usize;
 /// The highest payload type (RFC 3550 section 5.1).
 const MAX_PAYLOAD_TYPE: u8 = 127;
 
-/// Of a record, in its field `valid`, which user space alone reads.
+/// Bits of a record's field `valid`, which only user space reads.
 const IN_FORCE: u8 = 1;
-/// Replaced by another record of the same name, which still has to get its counts.
+/// Another record of the same name has replaced this one and still needs its counters.
 const FORMER: u8 = 2;
 
 /// The parameters of `copy_to`.
@@ -38,46 +38,46 @@ const FORMER: u8 = 2;
 pub struct Rewrite {
     pub src: Endpoint,
     pub dst: Endpoint,
-    /// Kept and not used.
+    /// Stored, but not used.
     pub nexthop: u16,
-    /// The quality that the receiver gets, 0 the lowest.
+    /// The target that the receiver gets, 0 the lowest.
     pub target: u8,
-    /// Row in which the receiver's sequence numbers are kept; 0: none.
+    /// Row of the receiver's sequence numbers; 0: none.
     pub sequence_state: u32,
     pub cadence: u8,
-    /// The sender's payload type and the receiver's. The same twice: an unused pair.
+    /// The sender's payload type and the receiver's. Two equal types are an unused pair.
     pub payload_types: [(u8, u8); PAYLOAD_TYPES],
 }
 
 impl Rewrite {
-    /// The pairs that change something.
+    /// Returns the pairs that change a type.
     fn mapped(&self) -> impl Iterator<Item = (u8, u8)> {
         self.payload_types.into_iter().filter(|(from, to)| from != to)
     }
 }
 
-/// Of which stream, and to which receiver.
+/// A stream number and a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
     pub number: u32,
     pub rid: u16,
 }
 
-/// A record that is in force, or that programs may still be reading.
+/// A record that is in force, or that programs may still read.
 #[derive(Clone, Debug)]
 pub struct Copy {
     pub name: Name,
     pub rewrite: Rewrite,
     /// Its row of the next-hop table.
     pub row: u16,
-    /// The interface that it leaves by; 0: no route.
+    /// Its output interface; 0: no route.
     pub ifindex: u32,
     pub sums: Option<Sums>,
-    /// Records of this name whose counts still have to be added.
+    /// Replaced records of this name whose counters must still be added.
     former: Vec<u32>,
 }
 
-/// All rewrites. Their records are rows of `c_copies` and `c_wides`; row 0 is nobody's.
+/// All rewrites. Their records are rows of `c_copies` and `c_wides`; row 0 is unused.
 pub struct Copies {
     records: Shared<copy>,
     wides: Shared<copy_wide>,
@@ -89,7 +89,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// rows: of the maps.
+    /// Makes the table; `rows`: those of the maps.
     pub fn new(loaded: &Loaded, rows: u32) -> shunt_xdp::Result<Self> {
         Ok(Self {
             records: Shared::map(loaded.map("c_copies")?, rows as usize)?,
@@ -110,7 +110,7 @@ impl Copies {
         self.count
     }
 
-    /// Rows that have been in use so far.
+    /// Returns the number of rows that have ever been used.
     pub fn rows(&self) -> usize {
         self.slab.len()
     }
@@ -127,17 +127,17 @@ impl Copies {
         self.names.iter().flat_map(of)
     }
 
-    /// The records in force of a stream number, by RID.
+    /// Returns the records in force of a stream number, by RID.
     pub fn of_number(&self, number: u32) -> Option<&BTreeMap<u16, u32>> {
         self.names.get(&number)
     }
 
-    /// The record in force.
+    /// Returns the record in force.
     pub fn find(&self, name: Name) -> Option<u32> {
         self.names.get(&name.number)?.get(&name.rid).copied()
     }
 
-    /// The record in force.
+    /// Returns the record in force.
     ///
     /// # Errors
     /// `NotFound`.
@@ -146,7 +146,7 @@ impl Copies {
             .ok_or_else(|| Fault::NotFound("There is no rewrite for these copies".into()))
     }
 
-    /// Whether a rewrite can be.
+    /// Checks a rewrite.
     ///
     /// # Errors
     /// `Invalid`, `NoSpace`.
@@ -185,7 +185,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Records in use, those that only wait to be given back too.
+    /// Returns the records in use, including retired ones.
     pub fn used(&self) -> usize {
         self.capacity as usize - self.free.left()
     }
@@ -194,7 +194,7 @@ impl Copies {
         self.free.left() > 0
     }
 
-    /// Write a record that no list names yet. row: of the next-hop table; ifindex: where that leads.
+    /// Writes a record that no list names yet. `row`: of the next-hop table; `ifindex`: its interface.
     pub fn make(&mut self, name: Name, rewrite: Rewrite, row: u16, ifindex: u32) -> Option<u32> {
         let index = self.free.take()?;
         let v6 = rewrite.dst.addr.is_ipv6();
@@ -238,7 +238,7 @@ impl Copies {
         self.records.u8_at(index as usize, STATE).store(state, Ordering::Release);
     }
 
-    /// Lists are made with this record from now on, in place of another of its name; which.
+    /// Makes lists use this record from now on. Returns the record of the same name that it replaces.
     pub fn name(&mut self, index: u32) -> Option<u32> {
         let name = self.at(index)?.name;
         let before = self.names.entry(name.number).or_default().insert(name.rid, index);
@@ -254,7 +254,7 @@ impl Copies {
         before
     }
 
-    /// Lists are made with no record of this name from now on.
+    /// Makes lists use no record of this name from now on.
     pub fn unname(&mut self, name: Name) -> Option<u32> {
         let rids = self.names.get_mut(&name.number)?;
         let index = rids.remove(&name.rid);
@@ -265,14 +265,14 @@ impl Copies {
         index
     }
 
-    /// Lists are made with this record again.
+    /// Makes lists use this record again.
     pub fn rename(&mut self, index: u32) {
         let Some(name) = self.at(index).map(|copy| copy.name) else { return };
         let before = self.names.entry(name.number).or_default().insert(name.rid, index);
         self.count += usize::from(before.is_none());
     }
 
-    /// A record is in force, for whoever adopts the maps; so is no other of its name.
+    /// Marks a record as in force for an adopting process, and any other of its name as replaced.
     pub fn put_in_force(&self, index: u32, former: Option<u32>) {
         self.put_state(index, IN_FORCE);
         if let Some(former) = former {
@@ -280,7 +280,7 @@ impl Copies {
         }
     }
 
-    /// A record is no more in force, for whoever adopts the maps, nor are former ones of its name.
+    /// Marks a record, and former ones of its name, as not in force for an adopting process.
     pub fn take_from_force(&self, index: u32) {
         self.put_state(index, 0);
         for former in self.at(index).map_or(&[][..], |copy| &copy.former) {
@@ -288,8 +288,8 @@ impl Copies {
         }
     }
 
-    /// No program reads this record any more: its counts go to the one in force, and its row is free. Destination and source,
-    /// whose row of the next-hop table it no longer holds.
+    /// Frees the row of a record that no program reads any more, and adds its counters to the record in force. Returns destination and
+    /// source, whose row of the next-hop table it no longer holds.
     pub fn give(&mut self, index: u32) -> Option<(IpAddr, IpAddr)> {
         let copy = self.slab.get_mut(index as usize)?.take()?;
         self.put_state(index, 0);
@@ -314,7 +314,7 @@ impl Copies {
         Some((copy.rewrite.dst.addr, copy.rewrite.src.addr))
     }
 
-    /// Packets, bytes and dropped copies of a record, those that it has been given included.
+    /// Returns packets, bytes and dropped copies of a record, including counters added from replaced ones.
     fn counters(&self, index: u32) -> [u64; 3] {
         let read = |at: usize| self.records.u64_at(index as usize, at).load(Ordering::Relaxed);
         let mut counted = COUNTERS.map(read);
@@ -324,7 +324,7 @@ impl Copies {
         counted
     }
 
-    /// What has been sent by a rewrite.
+    /// Returns the counters of a rewrite.
     pub fn count(&self, index: u32) -> Counted {
         let mut sums = [0; 3];
         let former = self.at(index).map_or(&[][..], |copy| &copy.former);
@@ -342,7 +342,7 @@ impl Copies {
         }
     }
 
-    /// Set the counters of a rewrite to 0.
+    /// Sets the counters of a rewrite to 0.
     pub fn reset(&self, index: u32) {
         let former = self.at(index).map_or(&[][..], |copy| &copy.former);
         for one in std::iter::once(&index).chain(former) {
@@ -352,7 +352,7 @@ impl Copies {
         }
     }
 
-    /// A record's packets take another row of the next-hop table from now on, which leads to this interface.
+    /// Gives a record another row of the next-hop table, which leads to this interface.
     pub fn move_to(&mut self, index: u32, row: u16, ifindex: u32) {
         let Some(copy) = self.slab.get_mut(index as usize).and_then(Option::as_mut) else {
             return;
@@ -362,7 +362,7 @@ impl Copies {
         copy.ifindex = ifindex;
     }
 
-    /// Destination and source of every record that holds a row of the next-hop table.
+    /// Returns destination and source of every record that holds a row of the next-hop table.
     pub fn destinations(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
         self.slab
             .iter()
@@ -370,7 +370,7 @@ impl Copies {
             .map(|copy| (copy.rewrite.dst.addr, copy.rewrite.src.addr))
     }
 
-    /// The interfaces that copies leave by.
+    /// Returns the output interfaces of all copies.
     pub fn interfaces(&self) -> BTreeSet<u32> {
         let all = self.slab.iter().flatten().map(|copy| copy.ifindex);
         all.filter(|ifindex| *ifindex != 0).collect()
@@ -378,7 +378,7 @@ impl Copies {
 
     // Adoption
 
-    /// The records that a former process left in force, or replaced and not yet given back.
+    /// Returns the records that a former process left in force, or replaced and not yet freed.
     fn left(&self) -> Vec<(u32, u8)> {
         (1..=self.capacity)
             .filter_map(|index| {
@@ -388,7 +388,7 @@ impl Copies {
             .collect()
     }
 
-    /// The rows of the next-hop table that those use.
+    /// Returns the rows of the next-hop table that those records use.
     pub fn left_rows(&self) -> Vec<u16> {
         let left = self.left();
         left.iter()
@@ -396,11 +396,11 @@ impl Copies {
             .collect()
     }
 
-    /// Take over what a former process left. hops: finds each record's row anew. Those that are in force no more, to be given
-    /// back after a grace period.
+    /// Takes over the records of a former process. `hops`: finds each record's row again. Returns records that are no longer in force, to
+    /// be freed after a grace period.
     pub fn adopt(&mut self, hops: &mut impl Hops, taken: &BTreeSet<u16>) -> Vec<u32> {
         let mut left = self.left();
-        // Of two in force, the former process was killed between the two stores of a change: the second is replaced.
+        // If two records are in force, the former process was killed between the two stores of a change: the second is the replaced one.
         left.sort_by_key(|(index, state)| (*state, *index));
         let mut replaced = Vec::new();
         for (index, state) in left {

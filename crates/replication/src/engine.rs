@@ -1,7 +1,7 @@
-//! The packet replication engine's tables as P4 Studio's driver keeps them: nodes, trees, pruning. No I/O.
+//! The packet replication engine's tables as in P4 Studio's driver: nodes, trees, pruning. No I/O.
 //!
-//! What is rejected, and with which code, is what the driver refuses: a node in two trees, a node that is not there. A deleted
-//! node leaves its tree, and a node keeps the RID that it was made with.
+//! Changes are rejected as the driver rejects them, with its codes: for example a node in two trees, or a missing node. A deleted node
+//! leaves its tree, and a node keeps its RID.
 
 use crate::fault::{Fault, Result};
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub const PORTS: u32 = 512;
 /// L2 XIDs of a Tofino 1.
 pub const L2_XIDS: u16 = 288;
-/// Nodes that the driver can name.
+/// Nodes that the driver can number.
 pub const MAX_NODES: usize = 1 << 24;
 
 /// An L1 node: at most one copy, with this RID.
@@ -19,7 +19,7 @@ pub const MAX_NODES: usize = 1 << 24;
 pub struct Node {
     pub rid: u16,
     pub port: Option<u16>,
-    /// The tree that it is in.
+    /// The tree that contains it.
     pub mgid: Option<u16>,
 }
 
@@ -33,7 +33,7 @@ pub struct Member {
 /// The ports of an L2 XID, a bit each.
 pub type Ports = [u64; PORTS as usize / 64];
 
-/// A member with what replication reads of its node.
+/// A member with the fields of its node that replication reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Leaf {
     node: u32,
@@ -42,7 +42,7 @@ struct Leaf {
     xid: Option<u16>,
 }
 
-/// What takes a change back, as long as no other follows it.
+/// Reverts a change, if no other one has followed.
 #[must_use]
 #[derive(Debug)]
 pub struct Undo(Step);
@@ -57,7 +57,7 @@ enum Step {
     Prune(u16, Ports),
 }
 
-/// Nodes, trees and prune sets. Every change returns what takes it back; one that is rejected changes nothing.
+/// Nodes, trees and prune sets. Every change returns its reversal; a rejected change has no effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Engine {
     max_nodes: usize,
@@ -98,7 +98,7 @@ impl Engine {
         Ok(Undo(Step::ForgetNode(number)))
     }
 
-    /// MODIFY of `$pre.node`: its port.
+    /// MODIFY of `$pre.node`: sets its port.
     ///
     /// # Errors
     /// `NotFound`, `Invalid`, `Unsupported`.
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// DELETE from `$pre.node`; a node in a tree leaves it.
+    /// DELETE from `$pre.node`; a node in a tree leaves the tree.
     ///
     /// # Errors
     /// `NotFound`.
@@ -135,7 +135,7 @@ impl Engine {
         Ok(Undo(Step::RestoreNode(number, node, place)))
     }
 
-    /// A node.
+    /// Returns a node.
     ///
     /// # Errors
     /// `NotFound`.
@@ -145,7 +145,7 @@ impl Engine {
             .ok_or_else(|| Fault::NotFound(format!("There is no node {number}; table:$pre.node")))
     }
 
-    /// All nodes by number.
+    /// Returns all nodes by number.
     pub fn nodes(&self) -> impl Iterator<Item = (u32, &Node)> {
         self.nodes.iter().map(|(number, node)| (*number, node))
     }
@@ -155,7 +155,7 @@ impl Engine {
     /// INSERT into `$pre.mgid`.
     ///
     /// # Errors
-    /// `Exists` (the tree, or a node that is in another one or named twice), `NotFound` (a node).
+    /// `Exists` (the tree, or a node that is in another tree or is named twice), `NotFound` (a node).
     pub fn add_tree(&mut self, mgid: u16, members: &[Member]) -> Result<Undo> {
         if self.trees.contains_key(&mgid) {
             return Err(Fault::Exists(format!("Error in adding PRE MGID {mgid}; table:$pre.mgid")));
@@ -165,7 +165,7 @@ impl Engine {
         Ok(Undo(Step::DropTree(mgid)))
     }
 
-    /// MODIFY of `$pre.mgid`: all of its members anew.
+    /// MODIFY of `$pre.mgid`: replaces all of its members.
     ///
     /// # Errors
     /// As `add_tree()`, and `NotFound` for the tree.
@@ -194,7 +194,7 @@ impl Engine {
             .ok_or_else(|| Fault::NotFound(format!("There is no MGID {mgid}; table:$pre.mgid")))
     }
 
-    /// The nodes of a tree with their L1 XIDs.
+    /// Returns the nodes of a tree with their L1 XIDs.
     ///
     /// # Errors
     /// `NotFound`.
@@ -209,7 +209,7 @@ impl Engine {
             .collect())
     }
 
-    /// All trees.
+    /// Returns all trees.
     pub fn trees(&self) -> impl Iterator<Item = u16> {
         self.trees.keys().copied()
     }
@@ -248,7 +248,7 @@ impl Engine {
         Ok(leaves)
     }
 
-    /// A new tree with these leaves, none of which is in one.
+    /// Adds a tree with these leaves, none of which is in another tree.
     fn fill(&mut self, mgid: u16, leaves: Vec<Leaf>) {
         for leaf in &leaves {
             if let Some(node) = self.nodes.get_mut(&leaf.node) {
@@ -258,7 +258,7 @@ impl Engine {
         self.trees.insert(mgid, leaves);
     }
 
-    /// Take a tree away; its leaves.
+    /// Removes a tree and returns its leaves.
     fn empty(&mut self, mgid: u16) -> Vec<Leaf> {
         let leaves = self.trees.remove(&mgid).unwrap_or_default();
         for leaf in &leaves {
@@ -271,7 +271,7 @@ impl Engine {
 
     // Pruning
 
-    /// The ports of an L2 XID; INSERT, MODIFY and DELETE are one to the driver.
+    /// Sets the ports of an L2 XID. The driver does not distinguish INSERT, MODIFY and DELETE.
     ///
     /// # Errors
     /// `Invalid`.
@@ -297,27 +297,27 @@ impl Engine {
         before.unwrap_or_default()
     }
 
-    /// The ports of an L2 XID, as bits.
+    /// Returns the ports of an L2 XID as bits.
     #[must_use]
     pub fn prune(&self, l2_xid: u16) -> Ports {
         self.prunes.get(&l2_xid).copied().unwrap_or_default()
     }
 
-    /// The ports of an L2 XID, ascending.
+    /// Returns the ports of an L2 XID, ascending.
     #[must_use]
     pub fn pruned_ports(&self, l2_xid: u16) -> Vec<u16> {
         let bits = self.prune(l2_xid);
         (0..PORTS as u16).filter(|port| has(&bits, *port)).collect()
     }
 
-    /// L2 XIDs with ports.
+    /// Returns the L2 XIDs with ports.
     pub fn prunes(&self) -> impl Iterator<Item = u16> {
         self.prunes.keys().copied()
     }
 
-    // Taking back
+    // Reversal
 
-    /// Take a change back, the last that was made.
+    /// Reverts a change, which must be the last one.
     pub fn undo(&mut self, undo: Undo) {
         match undo.0 {
             Step::ForgetNode(number) => {
@@ -345,12 +345,12 @@ impl Engine {
 
     // Adoption
 
-    /// Take over a node of a former process.
+    /// Takes over a node of a former process.
     pub(crate) fn adopt_node(&mut self, number: u32, rid: u16, port: Option<u16>) {
         self.nodes.insert(number, Node { rid, port, mgid: None });
     }
 
-    /// Take over a tree of a former process; whether all of its nodes could be. The others are left out.
+    /// Takes over a tree of a former process. Returns whether all of its nodes exist; missing ones are left out.
     pub(crate) fn adopt_tree(&mut self, mgid: u16, members: &[Member]) -> bool {
         let mut leaves = Vec::with_capacity(members.len());
         for member in members {
@@ -373,14 +373,14 @@ impl Engine {
         all
     }
 
-    /// Take over the ports of an L2 XID.
+    /// Takes over the ports of an L2 XID.
     pub(crate) fn adopt_prune(&mut self, l2_xid: u16, ports: Ports) {
         self.put_prune(l2_xid, ports);
     }
 
     // Replication
 
-    /// The RIDs of the copies that a packet with this metadata has, in the tree's order.
+    /// Returns the RIDs of the copies of a packet with this metadata, in the tree's order.
     pub fn copies(&self, mgid: u16, l1_xid: u16, rid: u16, l2_xid: u16) -> impl Iterator<Item = u16> {
         let pruned = self.prunes.get(&l2_xid);
         let leaves = self.trees.get(&mgid).map_or(&[][..], Vec::as_slice);

@@ -1,6 +1,6 @@
-//! Why a change was not made.
+//! Reasons why a change was rejected.
 
-/// A rejected change; it has changed nothing. The variants are the codes that BF Runtime answers with.
+/// A rejected change, which had no effect. The variants are the codes of BF Runtime's answers.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     #[error("{0}")]
@@ -13,7 +13,7 @@ pub enum Fault {
     Invalid(String),
     #[error("{0}")]
     Unsupported(String),
-    /// The kernel did not do what it always can.
+    /// A call of the kernel failed that normally succeeds.
     #[error(transparent)]
     Kernel(#[from] shunt_xdp::Error),
 }

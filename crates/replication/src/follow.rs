@@ -1,4 +1,4 @@
-//! Following the kernel's routes: copies whose next hop changed.
+//! Follows the kernel's routes: copies whose next hop changed.
 
 use crate::fault::Result;
 use crate::hops::Hops;
@@ -6,7 +6,7 @@ use crate::table::{Replication, Retired};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// Next-hop rows that changed, on their way into the copies.
+/// Changed next-hop rows that must be written into the copies.
 #[derive(Debug)]
 pub struct Moves {
     rows: HashMap<(IpAddr, IpAddr), u16>,
@@ -14,7 +14,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// rows: by destination and source address.
+    /// Rows by destination and source address.
     #[must_use]
     pub fn new(rows: HashMap<(IpAddr, IpAddr), u16>) -> Self {
         Self { rows, next: 1 }
@@ -22,8 +22,8 @@ impl Moves {
 }
 
 impl Replication {
-    /// Have up to `limit` rewrites follow next hops that changed; whether all have followed. Nobody uses the former rows any more after
-    /// the next round.
+    /// Makes up to `limit` rewrites follow changed next hops. Returns whether all have followed. The former rows are unused after the next
+    /// round.
     pub fn follow(&mut self, hops: &mut impl Hops, moves: &mut Moves, limit: usize) -> bool {
         let rows = u32::try_from(self.copies.rows()).unwrap_or(u32::MAX);
         let limit = u32::try_from(limit.max(1)).unwrap_or(u32::MAX);
@@ -55,7 +55,7 @@ impl Replication {
         end >= rows
     }
 
-    /// The same without room for new records: packets that come before their list is made anew are lost.
+    /// The same without free records: packets that arrive before their list is rebuilt are lost.
     fn move_in_place(&mut self, hops: &impl Hops, number: u32, indexes: &[u32], moves: &Moves) {
         for index in indexes {
             let Some(copy) = self.copies.at(*index) else { continue };
@@ -68,8 +68,8 @@ impl Replication {
         }
     }
 
-    /// Have copies of one stream number leave by other interfaces. Each gets a new record, so that its packets take the new next hop with
-    /// the new list and not before.
+    /// Moves copies of one stream number to other interfaces. Each copy gets a new record, so that its packets take the new next hop
+    /// together with the new list.
     fn follow_number(&mut self, hops: &mut impl Hops, number: u32, indexes: &[u32]) -> Result<()> {
         let mut made: Vec<(u32, u32)> = Vec::new();
         let mut make = || -> Result<()> {

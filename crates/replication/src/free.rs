@@ -1,6 +1,6 @@
-//! Rows of a table that nobody has.
+//! Free rows of a table.
 
-/// Hands out row numbers from a range.
+/// Allocates row numbers from a range.
 #[derive(Debug)]
 pub struct Free {
     given_back: Vec<u32>,
@@ -9,7 +9,7 @@ pub struct Free {
 }
 
 impl Free {
-    /// All rows of `first..end` are free.
+    /// Makes an allocator in which all rows of `first..end` are free.
     pub fn new(first: u32, end: u32) -> Self {
         Self {
             given_back: Vec::new(),
@@ -32,7 +32,7 @@ impl Free {
         self.given_back.push(row);
     }
 
-    /// Take these rows, on which nothing has been taken before.
+    /// Allocates these rows of an allocator without allocations.
     pub fn claim(&mut self, is_taken: impl Fn(u32) -> bool, highest: u32) {
         self.given_back = (self.next..highest.saturating_add(1).min(self.end))
             .filter(|row| !is_taken(*row))
@@ -40,7 +40,7 @@ impl Free {
         self.next = self.next.max(highest.saturating_add(1)).min(self.end);
     }
 
-    /// How many rows are free.
+    /// Returns the number of free rows.
     pub fn left(&self) -> usize {
         self.given_back.len() + (self.end - self.next) as usize
     }

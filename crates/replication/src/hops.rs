@@ -1,26 +1,26 @@
-//! What conferences need of the next-hop table.
+//! The part of the next-hop table that conferences need.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The next-hop table has no row left.
+/// The next-hop table has no free row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("all {rows} rows of the next-hop table are in use")]
 pub struct Exhausted {
     pub rows: u32,
 }
 
-/// Where copies leave, by rows of the next-hop table. Each rewrite holds one reference to the row of its addresses.
+/// Output of copies, as rows of the next-hop table. Each rewrite holds one reference to the row of its addresses.
 pub trait Hops {
-    /// A row for packets from src to dst.
+    /// Acquires a row for packets from `src` to `dst`.
     ///
     /// # Errors
-    /// When there is no row left.
+    /// No row is free.
     fn acquire(&mut self, dst: IpAddr, src: IpAddr) -> Result<u16, Exhausted>;
-    /// One reference fewer.
+    /// Releases one reference.
     fn release(&mut self, dst: IpAddr, src: IpAddr);
-    /// The interface that frames by this row are handed to (of a VLAN's, its parent); 0: none.
+    /// Returns the output interface of this row (for a VLAN its parent); 0: none.
     fn output(&self, row: u16) -> u32;
-    /// Take over one reference of a former process; on row `row` if it can be. taken: rows not yet taken over.
+    /// Takes over one reference of a former process, on `row` if possible. `taken`: rows not yet taken over.
     fn adopt(&mut self, dst: IpAddr, src: IpAddr, row: u16, taken: &BTreeSet<u16>) -> u16;
 }

@@ -1,7 +1,8 @@
-//! The interfaces that copies leave by, in the map that relayed packets take too.
+//! The output interfaces of copies, in the map that relayed packets use too.
 //!
-//! One egress program runs on all that a poll sends by an interface, whoever came first. So an interface is in this map, and relayed
-//! packets run the same program, before the first copy leaves by it: for as long as the programs run that did not find it there.
+//! One egress program runs on all frames that a poll sends by an interface, and the first frame selects it. Therefore an interface enters
+//! this map, and its relayed packets run the same program, before the first copy leaves by it. The wait lasts until every program has ended
+//! that did not find the interface in the map.
 
 use shunt_xdp::{DeviceMap, Hash, Loaded};
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ pub struct Interfaces {
     map: OwnedFd,
     rows: Hash<u32, u64>,
     program: OwnedFd,
-    /// Whether no program runs any more that did not find it in the map.
+    /// Whether every program that did not find it in the map has ended.
     ready: HashMap<u32, bool>,
 }
 
@@ -28,12 +29,12 @@ impl Interfaces {
         })
     }
 
-    /// Whether an interface is in the map. The kernel removes it with the interface, which may come back under its number.
+    /// Returns whether an interface is in the map. The kernel removes it with the interface, whose number may be used again.
     pub fn has(&self, ifindex: u32) -> shunt_xdp::Result<bool> {
         Ok(self.ready.contains_key(&ifindex) && self.rows.get(&ifindex)?.is_some())
     }
 
-    /// Take over an interface that a former process has put into the map, with our program.
+    /// Takes over an interface that a former process has put into the map with our program.
     pub fn adopt(&mut self, ifindex: u32) -> shunt_xdp::Result<()> {
         if self.rows.get(&ifindex)?.is_some() {
             self.add(ifindex)?;
@@ -42,7 +43,7 @@ impl Interfaces {
         Ok(())
     }
 
-    /// Put an interface into the map. It is ready after a grace period.
+    /// Puts an interface into the map. It is ready after a grace period.
     pub fn add(&mut self, ifindex: u32) -> shunt_xdp::Result<()> {
         DeviceMap::add(&self.map, ifindex, self.program.as_fd())?;
         self.ready.insert(ifindex, false);
@@ -53,14 +54,14 @@ impl Interfaces {
         self.ready.get(&ifindex).copied().unwrap_or(false)
     }
 
-    /// A grace period has passed since the interface was put into the map.
+    /// Marks interfaces as ready after a grace period.
     pub fn made_ready(&mut self, ifindex: u32) {
         if let Some(ready) = self.ready.get_mut(&ifindex) {
             *ready = true;
         }
     }
 
-    /// Interfaces that were in the map and are not any more.
+    /// Returns interfaces that have disappeared from the map.
     pub fn removed(&self) -> shunt_xdp::Result<Vec<u32>> {
         let mut found = Vec::new();
         for ifindex in self.ready.keys() {

@@ -1,4 +1,4 @@
-//! Which layer a template id or temporal id is.
+//! The layer of each template id or temporal id.
 
 use crate::Counted;
 use crate::fault::{Fault, Result};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
     pub layer: u8,
-    /// Bit n: whoever can decode this frame can decode all of target n from here on.
+    /// Bit n: a receiver that decodes this frame can decode all of target n from here on.
     pub switches: u16,
 }
 
@@ -32,7 +32,7 @@ impl Layers {
         })
     }
 
-    /// Say which layer a template is, from the next packet on; the counters of one that is there go on unless `reset`.
+    /// Sets the layer of a template from the next packet on. The counters of an existing row continue unless `reset`.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -53,19 +53,19 @@ impl Layers {
         Ok(())
     }
 
-    /// Packets of this template are everybody's from now on; whether it had a layer.
+    /// Makes all receivers get packets of this template from now on. Returns whether it had a layer.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the deletion.
     pub fn delete(&mut self, layers: u16, template: u8) -> Result<bool> {
         self.map.delete(&key(layers, template))?;
         Ok(self.rows.remove(&(layers, template)).is_some())
     }
 
-    /// What has come of a template; nothing where there is no row.
+    /// Returns the counters of a template; `None` without a row.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn count(&self, layers: u16, template: u8) -> Result<Counted> {
         let found = self.map.get(&key(layers, template))?.unwrap_or_default();
         Ok(Counted {
@@ -75,13 +75,13 @@ impl Layers {
         })
     }
 
-    /// Which layer a template is; None where nothing is said.
+    /// Returns the layer of a template, if it has a row.
     #[must_use]
     pub fn get(&self, layers: u16, template: u8) -> Option<Layer> {
         self.rows.get(&(layers, template)).copied()
     }
 
-    /// `layers` and template of all rows.
+    /// Returns `layers` and template of all rows.
     pub fn keys(&self) -> impl Iterator<Item = (u16, u8)> {
         self.rows.keys().copied()
     }
@@ -96,7 +96,7 @@ impl Layers {
         self.rows.is_empty()
     }
 
-    /// Take over the rows of a former process.
+    /// Takes over the rows of a former process.
     pub(crate) fn adopt(&mut self) -> Result<()> {
         for (key, value) in self.map.elements()? {
             let row = Layer {

@@ -1,22 +1,22 @@
-//! Conferences in the kernel: streams, copies and the packet replication engine's trees, made into lists of copies that the XDP
-//! programs walk.
+//! Conferences in the kernel: turns streams, copies and the packet replication engine's trees into lists of copies that the XDP programs
+//! walk.
 //!
-//! Nothing that a program may be reading is written over. A change writes new records, turns each stream over to its new list with
-//! one store, and gives the old records back after a grace period of the kernel. So no packet is lost to a change, or copied
-//! twice. Each change succeeds whole or changes nothing, and a process that adopts the maps after a kill finds it made or not made.
+//! Memory that a program may be reading is never overwritten. A change writes new records, switches each stream to its new list with one
+//! store, and frees the old records after a grace period of the kernel. A change therefore loses no packet and copies none twice. Each
+//! change succeeds as a whole or has no effect. After a kill, an adopting process finds it made or not made.
 //!
 //! # Waiting
 //!
-//! A grace period takes 10 to 30 ms, and no change waits for one. What a change replaces is retired. Whoever owns the tables runs
+//! A grace period takes 10 to 30 ms, and no change waits for one. Records that a change replaces are retired. The owner of the tables runs
 //! rounds in the background:
 //!
-//! 1. `begin()`, under the lock of the tables: what there is to wait for, if anything.
+//! 1. `begin()`, under the lock of the tables: returns the round, if one is needed.
 //! 2. [`Round::run()`], without the lock: waits.
-//! 3. `finish()`, under the lock again: gives back what was retired before `begin()`.
+//! 3. `finish()`, under the lock again: frees records that were retired before `begin()`.
 //!
-//! A round also puts empty device maps into stock. A change that needs a set of interfaces that no list had before fills one of them in,
-//! which takes no grace period. A change waits itself only when a table is full, when the stock is used up, or when an interface is new that
-//! `prepare()` has not named; `inline_waits()` counts these.
+//! A round also stocks empty device maps. A change that needs a new set of interfaces fills one of them, which takes no grace period. A
+//! change waits itself only if a table is full, the stock is empty, or an interface is new that `prepare()` has not named; `inline_waits()`
+//! counts these.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -53,14 +53,14 @@ pub use sequences::{TARGETS, TRACKS};
 pub use streams::{Action, MAX_NUMBER, StreamKey};
 pub use table::{AgentCounts, Replication, Usage};
 
-/// What an entry has counted.
+/// Counters of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub packets: u64,
     /// IP packet lengths.
     pub bytes: u64,
-    /// Packets of a stream without any copy; copies without a next hop or too big for it.
+    /// Packets of a stream without any copy, or copies without a next hop or too big for it.
     pub lost: u64,
-    /// Ticks of the kernel since the last packet, of streams.
+    /// Ticks of the kernel since the last packet; streams only.
     pub idle_ticks: Option<u32>,
 }

@@ -1,7 +1,7 @@
-//! Lists of copies: how they lie in the kernel's words, and the room for them.
+//! Lists of copies: their layout in the kernel's words, and their allocation.
 //!
-//! A list is a head, a word for each interface that its copies leave by, and a word for each copy, ordered by interface and then as
-//! in the tree. It never changes once a stream names it.
+//! A list is a head, a word for each output interface, and a word for each copy, ordered by interface and then as in the tree. It never
+//! changes after a stream names it.
 
 use crate::buddy::Buddy;
 use crate::checksum::Sums;
@@ -11,11 +11,11 @@ use shunt_xdp::{Plain, Shared, bytes_of, from_bytes};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// The most copies of one packet. A driver's queue has to take them in one go.
+/// Most copies of one packet. A driver's queue must accept them at once.
 pub const MAX_COPIES: usize = 512;
 const DEVICES: usize = conference_size::DEVICES.0 as usize;
 
-/// By which interfaces the copies of a list leave, and how many by each; ascending by interface.
+/// The output interfaces of a list and the number of copies by each; ascending by interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Composition {
     devices: [(u32, u32); DEVICES],
@@ -28,7 +28,7 @@ impl Composition {
         &self.devices[..self.count]
     }
 
-    /// All copies.
+    /// Returns the number of all copies.
     pub fn copies(&self) -> u32 {
         self.devices().iter().map(|(_, copies)| copies).sum()
     }
@@ -43,18 +43,18 @@ impl Composition {
     }
 }
 
-/// One copy of a packet, before it stands in a list.
+/// One copy of a packet, before it is in a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Element {
-    /// The interface that it leaves by.
+    /// Its output interface.
     pub ifindex: u32,
     /// Its row of `c_copies`.
     pub copy: u32,
-    /// Sums over its addresses and ports; None for IPv6.
+    /// Sums over its addresses and ports; `None` for IPv6.
     pub after: Option<Sums>,
 }
 
-/// A list as it lies in the words. `at` 0: no copies.
+/// A list in the words. `at` 0: no copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct List {
     pub at: u32,
@@ -71,7 +71,8 @@ fn from_word<T: Plain + Default>(word: u64) -> T {
     from_bytes(bytes_of(&word)).unwrap_or_default()
 }
 
-/// Write the words of a list with these copies to `words`; the row of `c_outputs` in the first is 0. before: of the stream's packets.
+/// Writes the words of a list with these copies to `words`; the row of `c_outputs` in the first is 0. `before`: sums of the stream's
+/// packets.
 ///
 /// # Errors
 /// `NoSpace` for too many copies or interfaces.
@@ -120,14 +121,14 @@ fn head(composition: &Composition, outputs: u16) -> list_head {
     }
 }
 
-/// The words that all lists lie in, and other records of user space among them.
+/// The words of all lists, and of other records of user space.
 pub struct Lists {
     words: Shared<u64>,
     room: Buddy,
 }
 
 impl Lists {
-    /// On the map `c_lists`, with nothing taken; None when its size is no power of two.
+    /// Makes an empty allocator on the map `c_lists`; `None` if its size is no power of two.
     pub fn new(map: impl AsFd, size: u32) -> shunt_xdp::Result<Option<Self>> {
         let words = Shared::map(map, size as usize)?;
         Ok(Buddy::new(size).map(|room| Self { words, room }))
@@ -137,7 +138,7 @@ impl Lists {
         &self.room
     }
 
-    /// Room for so many words.
+    /// Allocates this many words.
     pub fn take(&mut self, words: u32) -> Option<u32> {
         self.room.take(words)
     }
@@ -146,25 +147,25 @@ impl Lists {
         self.room.give(at, words);
     }
 
-    /// Take words that a former process has written.
+    /// Takes over words that a former process has written.
     pub fn claim(&mut self, at: u32, words: u32) -> bool {
         self.room.claim(at, words)
     }
 
-    /// Write words where nobody reads yet.
+    /// Writes words that no program reads yet.
     pub fn write(&self, at: u32, words: &[u64]) {
         for (at, word) in (at as usize..).zip(words) {
             self.words.u64_at(at, 0).store(*word, Ordering::Relaxed);
         }
     }
 
-    /// Write a list's words with its row of `c_outputs`.
+    /// Writes a list's words with its row of `c_outputs`.
     pub fn write_list(&self, at: u32, words: &[u64], composition: &Composition, outputs: u16) {
         self.write(at, words);
         self.write(at, &[word(&head(composition, outputs))]);
     }
 
-    /// Turn packets to another list, by the word that says where it is.
+    /// Switches packets to another list, by the word that locates it.
     pub fn turn(&self, at: u32, list: u32) {
         self.words.u64_at(at as usize, 0).store(list.into(), Ordering::Release);
     }
@@ -174,7 +175,7 @@ impl Lists {
         (at < self.words.len()).then(|| self.words.u64_at(at, 0).load(Ordering::Relaxed))
     }
 
-    /// Whether a list has these words, whatever its row of `c_outputs`.
+    /// Returns whether a list has these words, except its row of `c_outputs`.
     pub fn holds(&self, list: &List, words: &[u64]) -> bool {
         let same = |n: usize, wanted: u64| self.read(list.at + n as u32) == Some(wanted);
         list.words as usize == words.len()
@@ -186,7 +187,7 @@ impl Lists {
             && words.iter().enumerate().skip(1).all(|(n, wanted)| same(n, *wanted))
     }
 
-    /// Take over the list at a place; None when there is none, or something else has its words.
+    /// Takes over the list at a position; `None` if there is none, or its words are in use.
     pub fn adopt(&mut self, at: u32) -> Option<(List, Composition)> {
         let head: list_head = from_word(self.read(at)?);
         let (copies, devices) = (u32::from(head.copies), u32::from(head.devices));
@@ -218,7 +219,7 @@ mod tests {
     use shunt_net::Endpoint;
 
     proptest! {
-        /// Copies stand ordered by interface and within each as they were given; the device words say where each interface's begin.
+        /// Copies are ordered by interface, and for each interface in the given order. The device words locate the first copy of each.
         #[test]
         fn a_list_has_every_copy_at_its_interfaces_place(interfaces in proptest::collection::vec(1u32..7, 1..40)) {
             let mut elements: Vec<Element> = interfaces

@@ -1,4 +1,4 @@
-//! The conference maps: their names, sizes and layout, and the programs over them.
+//! The conference maps: names, sizes and layout, and the programs that use them.
 
 use crate::engine::MAX_NODES;
 use crate::sequences::TRACKS;
@@ -7,7 +7,7 @@ use shunt_xdp::{Constant, Directory, Load, Loaded, Shared};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-/// All conference maps. The one with the layout's mark is first: pinned last, it says that the others are there.
+/// All conference maps. The one with the layout's mark is first in the list and pinned last: its presence shows that all others exist.
 pub const MAPS: [&str; 18] = [
     "c_layout",
     "c_index",
@@ -35,13 +35,13 @@ const VERSION: u32 = layout::CONFERENCE_VERSION.0;
 const NODES: usize = 4;
 /// Words of lists for each rewrite.
 const WORDS: usize = 16;
-/// The largest number of rewrites: the words of their lists are numbered with 32 bits.
+/// The largest number of rewrites, because 32 bits number the words of their lists.
 pub const MAX_COPIES: usize = 1 << 24;
 
-/// The sizes of the maps, as they were made.
+/// The sizes with which the maps were made.
 pub struct Mark {
     pub streams: u32,
-    /// Rows of `c_copies`: one more than rewrites.
+    /// Rows of `c_copies`: rewrites plus one.
     pub copies: u32,
     pub words: u32,
     /// Rows of `c_tracks` and `c_receivers`.
@@ -63,8 +63,8 @@ pub(crate) fn most_nodes(rows: usize) -> usize {
     rows.min(MAX_NODES)
 }
 
-/// The rows of each map for this many rewrites (at most `MAX_COPIES`): as many streams, and for each some nodes and words of lists;
-/// sequence numbers are rewritten for up to `TRACKS` streams and receivers.
+/// Returns the rows of each map for this many rewrites (at most `MAX_COPIES`): as many streams, and for each some nodes and words of lists.
+/// Sequence numbers are rewritten for up to `TRACKS` streams and receivers.
 #[must_use]
 pub fn sizes(copies: usize) -> BTreeMap<&'static str, usize> {
     let copies = copies.clamp(1, MAX_COPIES);
@@ -83,26 +83,26 @@ pub fn sizes(copies: usize) -> BTreeMap<&'static str, usize> {
     ])
 }
 
-/// How the programs are loaded.
+/// How to load the programs.
 pub struct Options<'a> {
-    /// Where the maps are pinned.
+    /// Folder of the pinned maps.
     pub directory: &'a Directory,
-    /// Rewrites that there is to be room for.
+    /// Number of rewrites.
     pub copies: usize,
     /// The relay's maps, which the programs share.
     pub relay: &'a BTreeMap<String, OwnedFd>,
-    /// For `.rodata` of the object.
+    /// Values for `.rodata` of the object.
     pub constants: &'a [Constant],
     /// Programs of the object to leave out.
     pub without: &'a [&'a str],
 }
 
 impl Options<'_> {
-    /// Load the programs over the relay's maps; on the conference maps that are pinned, or on new ones, which are pinned. Maps of another
-    /// layout make room.
+    /// Loads the programs with the relay's maps, and with the pinned conference maps or new ones, which are then pinned. Maps of another
+    /// layout are replaced.
     ///
     /// # Errors
-    /// When the kernel does not load or pin them.
+    /// The kernel does not load or pin them.
     pub fn load(&self) -> shunt_xdp::Result<Loaded> {
         let directory = self.directory;
         let pinned = self.pinned()?;
@@ -148,7 +148,7 @@ impl Options<'_> {
         Ok(loaded)
     }
 
-    /// The maps that a former process has pinned; none when they are not all there, or of another layout.
+    /// Opens the maps that a former process has pinned; `None` if one is missing, or they have another layout.
     fn pinned(&self) -> shunt_xdp::Result<BTreeMap<String, OwnedFd>> {
         let directory = self.directory;
         if !directory.has(MARK) {
@@ -168,7 +168,7 @@ impl Options<'_> {
     }
 }
 
-/// Forget the maps for good, once no interface has the programs any more.
+/// Removes the maps, after the programs are detached from all interfaces.
 pub fn unpin(directory: &Directory) {
     for name in MAPS {
         directory.remove(name);

@@ -1,8 +1,7 @@
-//! The device maps that packets are broadcast to: one for each composition, in rows of an array of maps.
+//! The device maps for broadcasts, one for each composition, in rows of an array of maps.
 //!
-//! To put a map into the array takes a grace period; to fill in a map that is there takes none. So the array has a stock of empty
-//! maps of several sizes. A composition that is new gets one of them, and keeps it when nobody uses it any more, for the next
-//! time, until its row is needed.
+//! Putting a map into the array takes a grace period; filling an existing map takes none. The array therefore has a stock of empty maps of
+//! several sizes. A new composition takes one of them. It keeps the map after its last user, until its row is needed.
 
 use crate::fault::{Fault, Result};
 use crate::lists::{Composition, MAX_COPIES};
@@ -13,19 +12,19 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Rows of the array.
 pub const OUTPUTS: usize = conference_size::OUTPUTS.0 as usize;
-/// The row that no list names, for waiting.
+/// A row that no list names, used to wait.
 pub const BARRIER: u16 = 0;
 /// Sizes of maps: for 1, 2, 4 ... 512 copies.
 const SIZES: usize = MAX_COPIES.trailing_zeros() as usize + 1;
 /// Empty maps of each size.
 const STOCK: usize = 16;
 
-/// What is in a row.
+/// State of a row.
 #[derive(Clone, Copy, Debug)]
 enum Row {
-    /// Nothing that anybody uses.
+    /// Unused.
     Free,
-    /// A map that is being made.
+    /// A map is being made.
     Making { size: usize },
     /// An empty map.
     Empty,
@@ -33,19 +32,19 @@ enum Row {
     Of {
         composition: Composition,
         users: u32,
-        /// When its last user left; unused where there are users.
+        /// When its last user left; not used while it has users.
         left: u64,
         made: By,
     },
 }
 
-/// Whose map is in a row.
+/// State of a row's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Us,
-    /// A former process, with its egress program; or it lacks an interface.
+    /// Made by a former process with its egress program, or lacks an interface.
     Other,
-    /// The same, and another one is on its way.
+    /// The same, and its replacement is being made.
     OtherYet,
 }
 
@@ -72,15 +71,15 @@ pub struct Outputs {
     empty: [Vec<(u16, DeviceMap)>; SIZES],
     making: [usize; SIZES],
     free: Vec<u16>,
-    /// Rows of compositions that nobody uses, the longest unused first.
+    /// Rows of unused compositions, the longest unused first.
     unused: BTreeMap<u64, u16>,
-    /// Rows whose maps are to be replaced.
+    /// Rows whose maps must be replaced.
     outdated: BTreeSet<u16>,
     leaves: u64,
 }
 
 impl Outputs {
-    /// All rows are free. program: runs on each copy.
+    /// Makes an array with free rows. `program`: runs on each copy.
     pub fn new(program: OwnedFd) -> Self {
         Self {
             program,
@@ -99,10 +98,10 @@ impl Outputs {
         self.program.as_fd()
     }
 
-    /// The row of the map with these interfaces, one user more; None when there is no empty map for it.
+    /// Returns the row of the map with these interfaces, for one more user; `None` if no empty map is left.
     ///
     /// # Errors
-    /// `NoSpace` when an interface cannot be in a map.
+    /// `NoSpace` if an interface cannot be in a map.
     pub fn acquire(&mut self, composition: &Composition) -> Result<Option<u16>> {
         if let Some(row) = self.by_composition.get(composition).copied() {
             if let Row::Of { users, left, .. } = &mut self.rows[usize::from(row)] {
@@ -137,7 +136,7 @@ impl Outputs {
             .try_for_each(|(position, ifindex)| map.set(position, ifindex, self.program()))
     }
 
-    /// One user fewer. No program may be reading a list of this user's any more.
+    /// Removes one user. No program may read a list of this user any more.
     pub fn release(&mut self, row: u16) {
         let Row::Of {
             composition, users, left, ..
@@ -159,7 +158,7 @@ impl Outputs {
     }
 
     fn drop_row(&mut self, row: u16) {
-        // A map that is on its way into this row still has to arrive.
+        // A map that is being made for this row must arrive first.
         if matches!(self.rows[usize::from(row)], Row::Of { made: By::OtherYet, .. }) {
             return;
         }
@@ -168,7 +167,7 @@ impl Outputs {
         self.free.push(row);
     }
 
-    /// An interface has been removed, and perhaps made again with its number: the maps lack it. Lists in use get others in place of them.
+    /// Handles a removed interface, whose number may be used again: maps lack it. Lists in use get replacements.
     pub fn forget(&mut self, ifindex: u32) {
         for row in 1..OUTPUTS as u16 {
             let Row::Of {
@@ -196,7 +195,7 @@ impl Outputs {
         }
     }
 
-    /// Take over a list's row of a former process; whether it can be this composition's.
+    /// Takes over a list's row of a former process. Returns whether it can belong to this composition.
     pub fn adopt(&mut self, row: u16, composition: &Composition) -> bool {
         match self.rows.get_mut(usize::from(row)) {
             Some(Row::Of {
@@ -220,12 +219,12 @@ impl Outputs {
         }
     }
 
-    /// All rows in use have been taken over.
+    /// Ends the take-over of rows.
     pub fn finish_adoption(&mut self) {
         self.free.retain(|row| matches!(self.rows[usize::from(*row)], Row::Free));
     }
 
-    /// Up to `limit` maps that the array lacks: empty ones, a few of each size at a time, then others in place of outdated ones.
+    /// Returns up to `limit` maps to make: first empty ones, a few of each size at a time, then replacements of outdated ones.
     pub fn tasks(&mut self, limit: usize) -> Vec<Task> {
         let mut found = Vec::new();
         for have in 0..STOCK {
@@ -263,7 +262,7 @@ impl Outputs {
         self.free.pop()
     }
 
-    /// A map has been put into the array, or (None) could not be.
+    /// Records that a map was put into the array, or (`None`) could not be.
     pub fn put(&mut self, row: u16, map: Option<DeviceMap>) {
         match (&mut self.rows[usize::from(row)], map) {
             (place @ Row::Making { .. }, map) => {
@@ -293,7 +292,7 @@ impl Outputs {
     }
 }
 
-/// The interface of each copy.
+/// Returns the interface of each copy.
 pub fn places(composition: &Composition) -> impl Iterator<Item = u32> {
     composition
         .devices()

@@ -1,11 +1,11 @@
-//! One grace period of the kernel, and what is made ready in it.
+//! One grace period of the kernel, and the maps that are made in it.
 
 use crate::outputs::{BARRIER, Task, places};
 use shunt_xdp::{DeviceMap, set_inner_map, set_inner_maps};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-/// The array of device maps: a change of one of its rows returns when every program has ended that was running before.
+/// The array of device maps. A write to one of its rows returns after every program has ended that was running before.
 pub struct Array {
     map: OwnedFd,
     program: OwnedFd,
@@ -14,7 +14,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// map: `c_outputs`; program: runs on each copy.
+    /// Opens the array. `map`: `c_outputs`; `program`: runs on each copy.
     pub fn new(map: OwnedFd, program: OwnedFd) -> shunt_xdp::Result<Self> {
         Ok(Self {
             map,
@@ -35,7 +35,7 @@ impl Array {
     }
 }
 
-/// What one grace period is for. To be run without the lock of the tables, and the outcome given to `Replication::finish()`.
+/// The work of one grace period. Run it without the lock of the tables, and give the outcome to `Replication::finish()`.
 #[must_use = "its outcome belongs to finish()"]
 pub struct Round {
     pub(crate) array: Arc<Array>,
@@ -47,12 +47,12 @@ pub struct Round {
 #[must_use = "it belongs to finish()"]
 pub struct Passed {
     pub(crate) maps: Vec<(u16, Option<DeviceMap>)>,
-    /// What was replaced up to here is read by nobody any more; None when the kernel could not be waited for.
+    /// Records retired up to this epoch are unread; `None` if the wait failed.
     pub(crate) until: Option<u64>,
 }
 
 impl Round {
-    /// Make device maps and wait until every program has ended that was running before: 10 to 30 ms.
+    /// Makes device maps and waits until every program has ended that was running before: 10 to 30 ms.
     pub fn run(self) -> Passed {
         let made = self.tasks.iter().map(|task| {
             let map = self.array.make(task);

@@ -1,7 +1,7 @@
-//! The engine's tables in the kernel's maps, which only a process reads that adopts them.
+//! The engine's tables in the kernel's maps, which only an adopting process reads.
 //!
-//! The members of a tree lie together in a block of the lists' words, which the tree's row names. So every change of a table
-//! comes into force with one call of the kernel, and a kill leaves it made or not made.
+//! The members of a tree are in one block of the lists' words, which the tree's row names. Every change of a table takes effect with one
+//! call of the kernel, so a kill leaves it made or not made.
 
 use crate::engine::{Engine, Member, Node, Ports};
 use crate::fault::{Fault, Result};
@@ -11,7 +11,7 @@ use shunt_xdp::{Hash, Loaded, Put};
 use std::collections::HashMap;
 
 const NO_PORT: u32 = u32::MAX;
-/// Of a member's word: its L1 XID, in the bits above, is valid.
+/// Bit of a member's word: its L1 XID, in the bits above, is valid.
 const XID_VALID: u64 = 1 << 32;
 const XID_SHIFT: u32 = 48;
 
@@ -80,7 +80,7 @@ impl Saved {
         Ok(())
     }
 
-    /// The block is this tree's from now on; the former one, which nobody reads.
+    /// Sets a tree's block. Returns the former one, which is unread.
     pub fn put_tree(&mut self, mgid: u16, block: Block) -> Result<Option<Block>> {
         fit(self.trees.put(&mgid.into(), &block.at)?)?;
         Ok(self.blocks.insert(mgid, block))
@@ -99,7 +99,7 @@ impl Saved {
         fit(self.prunes.put(&l2_xid.into(), &prune { ports })?)
     }
 
-    /// Take over the tables of a former process. Trees whose rows name nodes that are no more, to be written again.
+    /// Takes over the tables of a former process. Returns trees that name missing nodes and must be written again.
     pub fn adopt(&mut self, engine: &mut Engine, lists: &mut Lists) -> Result<Vec<u16>> {
         for (number, value) in self.nodes.elements()? {
             engine.adopt_node(number, value.rid, u16::try_from(value.port).ok());

@@ -1,15 +1,15 @@
-//! Rows that keep rewritten sequence numbers: of streams (tracks), and of receivers (receiver sequence states).
+//! Rows of rewritten sequence numbers: of streams (tracks), and of receivers (receiver sequence states).
 
 use shunt_abi::replicate::{layer_size, receiver, sequence_state, slr, track};
 use shunt_xdp::{Loaded, Shared};
 use std::collections::HashMap;
 
-/// Streams, and receivers, whose sequence numbers can be rewritten.
+/// Most streams, and most receivers, with rewritten sequence numbers.
 pub const TRACKS: usize = 1 << 16;
-/// Qualities of a stream.
+/// Targets of a stream.
 pub const TARGETS: u8 = layer_size::TARGETS.0 as u8;
 
-/// How many users each row has, and the rows. Row 0 is nobody's.
+/// The rows, and the number of users of each. Row 0 is unused.
 pub struct Sequences {
     tracks: Shared<track>,
     receivers: Shared<receiver>,
@@ -18,7 +18,7 @@ pub struct Sequences {
     capacity: u32,
 }
 
-/// What a stream that is new starts with: of its sequence numbers given out lately, some that do not belong there (slr_init).
+/// Initial `used` words of a stream: numbers that belong to other slots (slr_init).
 fn fresh_track() -> track {
     let fresh = slr {
         used: std::array::from_fn(|n| n as u16 + 1),
@@ -41,12 +41,12 @@ impl Sequences {
         })
     }
 
-    /// Rows of either kind.
+    /// Returns the rows of either kind.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// One more stream keeps its sequence numbers in this row (0: in none); the first of them begins anew.
+    /// Adds a stream to this row (0: none). The first stream resets the row.
     pub fn track(&mut self, row: u32) {
         if row != 0 && hold(&mut self.streams, row) {
             self.tracks.store(row as usize, &fresh_track());
@@ -57,7 +57,7 @@ impl Sequences {
         leave(&mut self.streams, row);
     }
 
-    /// One more rewrite takes sequence numbers by this row (0: by none); the first of them begins anew, with its target in force.
+    /// Adds a rewrite to this row (0: none). The first one resets the row, with its target in force.
     pub fn hold_sequence_state(&mut self, row: u32, target: u8) {
         if row != 0 && hold(&mut self.copies, row) {
             let fresh = receiver {
@@ -75,14 +75,14 @@ impl Sequences {
         leave(&mut self.copies, row);
     }
 
-    /// Take over one stream's row of a former process, which goes on.
+    /// Takes over one stream's row of a former process; its numbers continue.
     pub fn adopt_track(&mut self, row: u32) {
         if row != 0 {
             hold(&mut self.streams, row);
         }
     }
 
-    /// Take over one rewrite's row of a former process, which goes on.
+    /// Takes over one rewrite's row of a former process; its numbers continue.
     pub fn adopt_sequence_state(&mut self, row: u32) {
         if row != 0 {
             hold(&mut self.copies, row);
@@ -90,7 +90,7 @@ impl Sequences {
     }
 }
 
-/// Whether this user is the first.
+/// Returns whether this user is the first.
 fn hold(users: &mut HashMap<u32, u32>, row: u32) -> bool {
     let count = users.entry(row).or_default();
     *count += 1;

@@ -1,4 +1,4 @@
-//! The streams that are replicated: their rows in the kernel's maps, and by what they are found here.
+//! The replicated streams: their rows in the kernel's maps, and an index of them.
 
 use crate::Counted;
 use crate::checksum::Sums;
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 /// The largest number of a stream.
 pub const MAX_NUMBER: u32 = (1 << 24) - 1;
 const MAX_DESCRIPTOR: u8 = shunt_abi::replicate::descriptor::VP9_PAYLOAD.0 as u8;
-/// Trees of one stream, and ids of header extensions, have four bits.
+/// Number of trees of one stream, and ids of header extensions, have four bits.
 const FOUR_BITS: u8 = 15;
 
 const TURN: usize = offset_of!(stream, turn);
@@ -30,10 +30,10 @@ const TRACK: usize = offset_of!(stream, track);
 const TO_AGENT: u32 = stream_flag::STREAM_TO_AGENT.0;
 const TRACKED: u32 = stream_flag::STREAM_TRACKED.0;
 const ONE_TREE: u32 = stream_flag::STREAM_ONE_TREE.0;
-/// The action is what stands in `unused`, not in the fields from `number` on. Read by user space only.
+/// The action is in the second set of words, not in the fields from `number` on. Only user space reads this bit.
 const SECOND: u32 = 0x4000;
 
-/// A sender's stream: where it comes from, where to, and its SSRC.
+/// A sender's stream: source, destination and SSRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     pub flow: FiveTuple,
@@ -49,24 +49,24 @@ pub struct Action {
     pub l2_xid: u16,
     pub number: u32,
     pub to_agent: bool,
-    /// Trees of its layers, 0 and 1 alike one.
+    /// Trees of its layers; 0 and 1 both mean one tree.
     pub trees: u8,
     pub layers: u16,
     pub extension: u8,
     pub descriptor: u8,
-    /// Row in which rewritten sequence numbers are kept; 0: none.
+    /// Row of rewritten sequence numbers; 0: none.
     pub track: u32,
 }
 
 impl Action {
-    /// The trees that its packets may go into, lowest layer first.
+    /// Returns the trees of its packets, lowest layer first.
     #[must_use]
     pub fn mgids(&self) -> Range<u32> {
         let first = u32::from(self.mgid);
         first..first + u32::from(self.trees.max(1))
     }
 
-    /// The half of a stream's `turn` that says what its packets are.
+    /// Returns the flags in a stream's `turn`.
     fn flags(&self) -> u32 {
         let trees = match self.trees {
             0 => 0,
@@ -82,12 +82,12 @@ impl Action {
             | u32::from(self.layers) << 16
     }
 
-    /// The rest, as user space reads it again.
+    /// Returns the other fields as words for user space.
     fn words(&self) -> [u32; 4] {
         [self.number, pair(self.mgid, self.rid), pair(self.l1_xid, self.l2_xid), self.track]
     }
 
-    /// The inverse of flags() and words().
+    /// The inverse of `flags()` and `words()`.
     fn from_parts(flags: u32, words: [u32; 4]) -> Self {
         let ((mgid, rid), (l1_xid, l2_xid)) = (halves(words[1]), halves(words[2]));
         Self {
@@ -109,7 +109,7 @@ impl Action {
 const _: () =
     assert!(offset_of!(stream, rid) == offset_of!(stream, mgid) + 2 && offset_of!(stream, l2_xid) == offset_of!(stream, l1_xid) + 2);
 
-/// Two neighbouring 16-bit fields as one word of memory.
+/// Returns two neighbouring 16-bit fields as one word of memory.
 fn pair(first: u16, second: u16) -> u32 {
     let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a, b, c, d])
@@ -120,7 +120,7 @@ fn halves(word: u32) -> (u16, u16) {
     (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]))
 }
 
-/// Where the words of an action lie that is not in force: the first or the second set.
+/// Returns the position of the words of the action that is not in force: the first or the second set.
 fn set_at(second: bool) -> [usize; 4] {
     let first = [
         offset_of!(stream, number),
@@ -132,13 +132,13 @@ fn set_at(second: bool) -> [usize; 4] {
     if second { [other, other + 4, other + 8, other + 12] } else { first }
 }
 
-/// An address as it stands in map keys: four words, an IPv4 address in the first.
+/// Returns an address in a map key: four words, an IPv4 address in the first.
 pub fn address_words(addr: IpAddr) -> [u32; 4] {
     let bytes = *octets(addr).padded();
     std::array::from_fn(|n| u32::from_ne_bytes([bytes[n * 4], bytes[n * 4 + 1], bytes[n * 4 + 2], bytes[n * 4 + 3]]))
 }
 
-/// The inverse of address_words().
+/// The inverse of `address_words()`.
 pub fn address_of(words: [u32; 4], v6: bool) -> IpAddr {
     if !v6 {
         return Ipv4Addr::from(words[0].to_ne_bytes()).into();
@@ -179,7 +179,7 @@ fn cooked(key: &stream_key) -> StreamKey {
 pub struct Stream {
     pub key: StreamKey,
     pub action: Action,
-    /// Which set of its row's words the action is.
+    /// Which set of its row's words holds the action.
     second: bool,
     pub lists: StreamLists,
 }
@@ -190,21 +190,21 @@ impl Stream {
     }
 }
 
-/// The sums of a stream's packets as they arrive.
+/// Returns the sums of a stream's packets as they arrive.
 pub fn sums_of(key: &StreamKey) -> Option<Sums> {
     Sums::of(&key.flow.src, &key.flow.dst)
 }
 
-/// Where a stream's lists are: of one tree, or of several, with the words that say where each is.
+/// A stream's lists: of one tree, or of several with the words that locate them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamLists {
-    /// Where those words are; 0: there is one list.
+    /// Position of those words; 0: there is one list.
     pub top: u32,
     pub parts: Vec<List>,
 }
 
 impl StreamLists {
-    /// What `turn` has to say.
+    /// Returns the value for `turn`.
     fn head(&self) -> u32 {
         if self.top != 0 {
             self.top
@@ -214,7 +214,7 @@ impl StreamLists {
     }
 }
 
-/// Which streams a change concerns.
+/// The streams that a change affects.
 #[derive(Default)]
 struct Finder<K>(HashMap<K, BTreeSet<u32>>);
 
@@ -237,7 +237,7 @@ impl<K: Key + Eq> Finder<K> {
     }
 }
 
-/// All streams. Rows of the kernel's maps are numbered alike.
+/// All streams, numbered as the rows of the kernel's maps.
 pub struct Streams {
     records: Shared<stream>,
     receptions: Shared<reception>,
@@ -279,7 +279,7 @@ impl Streams {
         self.by_key.keys()
     }
 
-    /// The stream's row.
+    /// Returns the stream's row.
     pub fn row(&self, key: &StreamKey) -> Result<u32> {
         self.by_key
             .get(key)
@@ -299,22 +299,22 @@ impl Streams {
         self.slab.get_mut(row as usize)?.as_mut()
     }
 
-    /// Rows in use, those that only wait to be given back too.
+    /// Returns the rows in use, including retired ones.
     pub fn used(&self) -> usize {
         self.capacity as usize - self.free.left()
     }
 
-    /// Rows of the streams that go into a tree.
+    /// Returns the rows of the streams that enter a tree.
     pub fn of_tree(&self, mgid: u16) -> impl Iterator<Item = u32> {
         self.by_tree.rows(mgid.into())
     }
 
-    /// Rows of the streams with a number.
+    /// Returns the rows of the streams with a number.
     pub fn of_number(&self, number: u32) -> impl Iterator<Item = u32> {
         self.by_number.rows(number)
     }
 
-    /// Rows of the streams with an L2 XID.
+    /// Returns the rows of the streams with an L2 XID.
     pub fn of_prune(&self, l2_xid: u16) -> impl Iterator<Item = u32> {
         self.by_prune.rows(l2_xid)
     }
@@ -335,7 +335,7 @@ impl Streams {
         self.by_prune.remove(&action.l2_xid, row);
     }
 
-    /// Whether an action can be a stream's.
+    /// Checks an action.
     ///
     /// # Errors
     /// `Invalid`, `NoSpace`.
@@ -367,20 +367,20 @@ impl Streams {
         Ok(())
     }
 
-    /// A free row.
+    /// Allocates a row.
     pub fn take(&mut self) -> Option<u32> {
         self.free.take()
     }
 
-    /// Give a row back that no program reads any more.
+    /// Frees a row that no program reads any more.
     pub fn give(&mut self, row: u32) {
         self.free.give(row);
     }
 
-    /// Put a stream into a free row, and then into the index; false when the index has no room. now: the kernel's tick.
+    /// Writes a stream to a free row, and then to the index. Returns false if the index is full. `now`: the kernel's tick.
     ///
     /// # Errors
-    /// When the kernel takes no write, for another reason than room.
+    /// The kernel rejects the write for another reason than space.
     pub fn insert(&mut self, row: u32, key: StreamKey, action: Action, lists: StreamLists, now: u32) -> Result<bool> {
         let index = row as usize;
         let record = stream {
@@ -424,10 +424,10 @@ impl Streams {
         self.slab[index] = Some(stream);
     }
 
-    /// From here on the stream's packets are what this action says, and have the copies of these lists. Its former lists.
+    /// Switches a stream's packets to this action and these lists. Returns its former lists.
     ///
-    /// The action is written beside the one in force, and both change with the store of `turn`. Whoever adopts the maps
-    /// after a kill finds the one or the other whole.
+    /// The action is written beside the one in force, and both change with the store of `turn`. A process that adopts the maps after a kill
+    /// finds either of them complete.
     pub fn modify(&mut self, row: u32, action: Action, lists: StreamLists) -> Option<StreamLists> {
         let stream = self.slab.get_mut(row as usize)?.as_mut()?;
         let (index, before, second) = (row as usize, stream.action, !stream.second);
@@ -437,7 +437,7 @@ impl Streams {
                 self.records.u32_at(index, at).store(word, Ordering::Relaxed);
             }
         }
-        // The row that the program reads also belongs to the first set: while that is in force it must not change.
+        // The row that the program reads also belongs to the first set. It must not change while that set is in force.
         let track_later = !stream.second && before.track != 0;
         let track = || {
             if action.track != 0 {
@@ -460,7 +460,7 @@ impl Streams {
         Some(former)
     }
 
-    /// From here on the packets of a stream with one tree have the copies of this list; the former list.
+    /// Switches the packets of a stream with one tree to this list. Returns the former list.
     pub fn turn(&mut self, row: u32, list: List) -> Option<List> {
         let stream = self.slab.get_mut(row as usize)?.as_mut()?;
         let former = std::mem::replace(stream.lists.parts.first_mut()?, list);
@@ -470,10 +470,10 @@ impl Streams {
         Some(former)
     }
 
-    /// No packet finds the stream any more. Its row is not free yet.
+    /// Removes a stream from the index. Its row is not free yet.
     ///
     /// # Errors
-    /// `NotFound`, or when the kernel cannot be asked.
+    /// `NotFound`, or the kernel rejects the deletion.
     pub fn delete(&mut self, key: &StreamKey) -> Result<(u32, StreamLists)> {
         let row = self.row(key)?;
         self.index.delete(&raw(key))?;
@@ -485,7 +485,7 @@ impl Streams {
         Ok((row, stream.map(|stream| stream.lists).unwrap_or_default()))
     }
 
-    /// What has come of a stream. now: the kernel's tick.
+    /// Returns the counters of a stream. `now`: the kernel's tick.
     pub fn count(&self, row: u32, now: u32) -> Counted {
         let index = row as usize;
         let [packets, bytes, lost] = COUNTERS.map(|at| self.records.u64_at(index, at).load(Ordering::Relaxed));
@@ -498,7 +498,7 @@ impl Streams {
         }
     }
 
-    /// Set a stream's counters to 0.
+    /// Sets a stream's counters to 0.
     pub fn reset(&self, row: u32, now: u32) {
         for at in COUNTERS {
             self.records.u64_at(row as usize, at).store(0, Ordering::Relaxed);
@@ -512,11 +512,11 @@ impl Streams {
         self.receptions.store(row as usize, &fresh);
     }
 
-    /// How a stream has been received, as a relay entry's records say it.
+    /// Returns the reception of a stream, as from a relay entry's records.
     pub fn reception(&self, row: u32) -> (relay::slot, relay::detail) {
         let found = self.receptions.load(row as usize);
         let bytes = bytes_of(&found);
-        // The same records as the relay's object names them.
+        // The same records under the names of the relay's object.
         let slot = from_bytes(&bytes[offset_of!(reception, slot)..]);
         let detail = from_bytes(&bytes[offset_of!(reception, detail)..]);
         (slot.unwrap_or_default(), detail.unwrap_or_default())
@@ -524,8 +524,7 @@ impl Streams {
 
     // Adoption
 
-    /// Take over the streams of a former process; what `lists` makes of the position that each is turned to. Forgets those
-    /// that make no sense.
+    /// Takes over the streams of a former process. `lists` converts the position in each `turn`. Drops streams that make no sense.
     pub fn adopt(&mut self, mut lists: impl FnMut(u32, &Action) -> Option<StreamLists>) -> Result<()> {
         for (key, row) in self.index.elements()? {
             let index = row as usize;
@@ -568,7 +567,7 @@ impl Streams {
         Ok(())
     }
 
-    /// All rows that have a stream.
+    /// Returns all rows with a stream.
     pub fn rows(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.slab).filter_map(|(row, stream)| stream.is_some().then_some(row))
     }

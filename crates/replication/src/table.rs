@@ -1,4 +1,4 @@
-//! The conference tables together: what a change of one does to the lists that packets walk.
+//! The conference tables together: applies a change of one table to the lists that packets walk.
 
 use crate::Counted;
 use crate::checksum::Sums;
@@ -26,17 +26,17 @@ use std::sync::Arc;
 
 /// Device maps that one round puts into the array. Kernels before 6.8 wait for each.
 const ROUND_MAPS: usize = 32;
-/// Records that finish() gives back at once, so that it is short.
+/// Records that `finish()` frees at once, to keep it short.
 const GIVEN_BACK: usize = 8192;
 
-/// What was replaced, and goes back when no program reads it any more.
+/// A replaced record, which is freed when no program reads it any more.
 #[derive(Debug)]
 pub(crate) enum Retired {
     List(List),
     Block(Block),
     Stream(u32),
     Copy(u32),
-    /// Not replaced but new: relayed packets take the way of copies by this interface now.
+    /// Not replaced but new: relayed packets use the copies' path by this interface now.
     Interface(u32),
 }
 
@@ -51,20 +51,20 @@ pub(crate) struct Planned {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentCounts {
     pub copied: u64,
-    /// Not copied, by the limit of their stream.
+    /// Not copied because of their stream's limit.
     pub suppressed: u64,
-    /// Lost because nobody took them.
+    /// Lost in a full ring.
     pub lost: u64,
 }
 
-/// Room in use, what only waits to be given back included.
+/// Space in use, including retired records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub streams: usize,
     pub rewrites: usize,
-    /// Words of lists; the first four are nobody's.
+    /// Words of lists; the first four are unused.
     pub words: u32,
-    /// Records that wait to be given back.
+    /// Retired records.
     pub retired: usize,
 }
 
@@ -82,23 +82,23 @@ pub struct Replication {
     agent_counts: PerCpu<agent_counts>,
     array: Arc<Array>,
     retired: VecDeque<(u64, Retired)>,
-    /// What is retired now is given back by a round that begins later.
+    /// Epoch of records retired now; a round that begins later frees them.
     epoch: u64,
-    /// What was retired in this epoch or before is read by nobody any more.
+    /// Records retired in this epoch or before are unread.
     passed: u64,
-    /// Destination and source of records given back, whose rows of the next-hop table are still held.
+    /// Destination and source of freed records, whose rows of the next-hop table are still held.
     released: Vec<(IpAddr, IpAddr)>,
     inline_waits: u64,
-    // Kept from change to change, for their room.
+    // Reused from change to change, for their memory.
     elements: Vec<Element>,
     words: Vec<u64>,
 }
 
 impl Replication {
-    /// On the conference maps, with nothing adopted. To be followed by `adopt()`.
+    /// Opens the conference maps without adopting their content. Call `adopt()` next.
     ///
     /// # Errors
-    /// When the maps cannot be had.
+    /// The maps cannot be opened.
     pub fn new(loaded: &Loaded) -> Result<Self> {
         let mark: Mark = Shared::<conference_mark>::map(loaded.map("c_layout")?, 1)?.load(0).into();
         let own = |fd: std::os::fd::BorrowedFd<'_>| -> Result<OwnedFd> {
@@ -132,19 +132,19 @@ impl Replication {
         })
     }
 
-    /// Rewrites that there is room for.
+    /// Returns the number of rewrites that fit.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.copies.capacity()
     }
 
-    /// Streams that there is room for.
+    /// Returns the number of streams that fit.
     #[must_use]
     pub fn stream_capacity(&self) -> u32 {
         self.streams.capacity()
     }
 
-    /// Room in use.
+    /// Returns the space in use.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -155,7 +155,7 @@ impl Replication {
         }
     }
 
-    /// Changes that had to wait for a grace period themselves, because a table was full or an interface new.
+    /// Returns the number of changes that waited for a grace period themselves, because a table was full or an interface new.
     #[must_use]
     pub fn inline_waits(&self) -> u64 {
         self.inline_waits
@@ -163,7 +163,7 @@ impl Replication {
 
     // Streams
 
-    /// Replicate a stream from now on. now: the kernel's tick.
+    /// Starts to replicate a stream. `now`: the kernel's tick.
     ///
     /// # Errors
     /// `Exists`, `Invalid`, `NoSpace`.
@@ -200,7 +200,7 @@ impl Replication {
         Ok(())
     }
 
-    /// Change how a stream is replicated; its counters go on.
+    /// Changes how a stream is replicated; its counters continue.
     ///
     /// # Errors
     /// `NotFound`, `Invalid`, `NoSpace`.
@@ -222,7 +222,7 @@ impl Replication {
         Ok(())
     }
 
-    /// Replicate a stream no longer.
+    /// Stops replicating a stream.
     ///
     /// # Errors
     /// `NotFound`.
@@ -235,14 +235,14 @@ impl Replication {
         Ok(())
     }
 
-    /// How a stream is replicated; None when it is not.
+    /// Returns how a stream is replicated, if it is.
     #[must_use]
     pub fn stream(&self, key: &StreamKey) -> Option<Action> {
         let row = self.streams.row(key).ok()?;
         Some(self.streams.at(row)?.action)
     }
 
-    /// All streams.
+    /// Returns all streams.
     pub fn streams(&self) -> impl Iterator<Item = &StreamKey> {
         self.streams.keys()
     }
@@ -252,7 +252,7 @@ impl Replication {
         self.streams.len()
     }
 
-    /// What has come of a stream; its lost packets are those without any copy. now: the kernel's tick.
+    /// Returns the counters of a stream; its lost packets are those without any copy. `now`: the kernel's tick.
     ///
     /// # Errors
     /// `NotFound`.
@@ -260,7 +260,7 @@ impl Replication {
         Ok(self.streams.count(self.streams.row(key)?, now))
     }
 
-    /// Set a stream's counters to 0, those of its reception too. now: the kernel's tick.
+    /// Sets a stream's counters to 0, including those of its reception. `now`: the kernel's tick.
     ///
     /// # Errors
     /// `NotFound`.
@@ -269,7 +269,7 @@ impl Replication {
         Ok(())
     }
 
-    /// How a stream has been received since its insertion or the last reset: counted as on a relay entry.
+    /// Returns the reception of a stream since its insertion or the last reset, counted as on a relay entry.
     ///
     /// # Errors
     /// `NotFound`.
@@ -279,7 +279,7 @@ impl Replication {
 
     // Copies
 
-    /// Say what the copies with this RID of the streams with this number become.
+    /// Adds the rewrite of copies with this RID of the streams with this number.
     ///
     /// # Errors
     /// `Exists`, `Invalid`, `NoSpace`.
@@ -303,7 +303,7 @@ impl Replication {
         Ok(())
     }
 
-    /// Change what copies become; their counters go on.
+    /// Changes a rewrite; its counters continue.
     ///
     /// # Errors
     /// `NotFound`, `Invalid`, `NoSpace`.
@@ -328,7 +328,7 @@ impl Replication {
         Ok(())
     }
 
-    /// These copies are dropped from now on.
+    /// Removes a rewrite: these copies are dropped from now on.
     ///
     /// # Errors
     /// `NotFound`, `NoSpace`.
@@ -350,13 +350,13 @@ impl Replication {
         Ok(())
     }
 
-    /// What copies become; None when they are dropped.
+    /// Returns a rewrite; `None` if these copies are dropped.
     #[must_use]
     pub fn copy(&self, name: Name) -> Option<Rewrite> {
         Some(self.copies.at(self.copies.find(name)?)?.rewrite)
     }
 
-    /// Number and RID of all rewrites.
+    /// Returns number and RID of all rewrites.
     pub fn copies(&self) -> impl Iterator<Item = Name> {
         self.copies.names()
     }
@@ -366,7 +366,7 @@ impl Replication {
         self.copies.len()
     }
 
-    /// What has been sent by a rewrite; its lost packets are copies without a next hop or too big for it.
+    /// Returns the counters of a rewrite; its lost packets are copies without a next hop or too big for it.
     ///
     /// # Errors
     /// `NotFound`.
@@ -374,7 +374,7 @@ impl Replication {
         Ok(self.copies.count(self.copies.index(name)?))
     }
 
-    /// Set the counters of a rewrite to 0.
+    /// Sets the counters of a rewrite to 0.
     ///
     /// # Errors
     /// `NotFound`.
@@ -404,7 +404,7 @@ impl Replication {
         self.released.extend(self.copies.give(index));
     }
 
-    /// Release the rows of the next-hop table that records given back have held.
+    /// Releases the rows of the next-hop table that freed records held.
     pub(crate) fn release_hops(&mut self, hops: &mut impl Hops) {
         for (dst, src) in self.released.drain(..) {
             hops.release(dst, src);
@@ -413,20 +413,20 @@ impl Replication {
 
     // Layers
 
-    /// The table of layers.
+    /// Returns the table of layers.
     #[must_use]
     pub fn layers(&self) -> &Layers {
         &self.layers
     }
 
-    /// The table of layers. No change of it concerns another table.
+    /// Returns the table of layers. No change of it affects another table.
     pub fn layers_mut(&mut self) -> &mut Layers {
         &mut self.layers
     }
 
     // The replication engine
 
-    /// The engine's tables.
+    /// Returns the engine's tables.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -460,7 +460,7 @@ impl Replication {
         let mgid = self.engine.node(number)?.mgid;
         let undo = self.engine.delete_node(number)?;
         self.change(undo, &parts, |table| table.saved.delete_node(number))?;
-        // Whoever adopts the maps leaves a node out that is no more.
+        // An adopting process leaves out a missing node.
         if let Some(mgid) = mgid
             && let Err(fault) = self.save_tree(mgid)
         {
@@ -478,7 +478,7 @@ impl Replication {
         self.change(undo, &self.parts_of_tree(mgid), |table| table.save_tree(mgid))
     }
 
-    /// MODIFY of `$pre.mgid`: every packet has either the old copies or the new.
+    /// MODIFY of `$pre.mgid`: every packet gets either the old copies or the new ones.
     ///
     /// # Errors
     /// As the engine's, and `NoSpace`.
@@ -501,7 +501,7 @@ impl Replication {
         })
     }
 
-    /// Set an entry of `$pre.prune`.
+    /// Sets an entry of `$pre.prune`.
     ///
     /// # Errors
     /// As the engine's, and `NoSpace`.
@@ -511,8 +511,8 @@ impl Replication {
         self.change(undo, &parts, |table| table.saved.put_prune(l2_xid, table.engine.prune(l2_xid)))
     }
 
-    /// Bring a change of the engine's tables into force: write the lists that it calls for, save it, turn to the lists. Takes it
-    /// back when one of the first two cannot be done.
+    /// Puts a change of the engine's tables into force: writes the required lists, saves the change, and switches to the lists. Reverts the
+    /// change if one of the first two steps fails.
     fn change(&mut self, undo: Undo, parts: &[(u32, usize)], save: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let planned = match self.plan(parts) {
             Ok(planned) => planned,
@@ -530,7 +530,7 @@ impl Replication {
         Ok(())
     }
 
-    /// Write a tree's members where an adopting process finds them.
+    /// Writes a tree's members for an adopting process.
     pub(crate) fn save_tree(&mut self, mgid: u16) -> Result<()> {
         let words = block_of(&self.engine.members(mgid)?);
         let length = words.len() as u32;
@@ -568,8 +568,7 @@ impl Replication {
 
     // Lists
 
-    /// Write the lists that these streams' trees are to have, where they have others, without turning to them. None is written when one
-    /// cannot be.
+    /// Writes new lists for these streams' trees where they differ, without switching to them. Writes none if one does not fit.
     pub(crate) fn plan(&mut self, parts: &[(u32, usize)]) -> Result<Vec<Planned>> {
         let mut planned = Vec::with_capacity(parts.len());
         for (row, part) in parts {
@@ -610,7 +609,7 @@ impl Replication {
             let former = if top == 0 {
                 self.streams.turn(stream, list)
             } else {
-                // The word says where the packets of one layer find their list.
+                // The word that locates the list of one layer's packets.
                 self.lists.turn(top + part as u32, list.at);
                 found.lists.parts.get_mut(part).map(|place| std::mem::replace(place, list))
             };
@@ -622,7 +621,7 @@ impl Replication {
         }
     }
 
-    /// Have a stream's packets take the copies that the tables call for. Where that cannot be, they keep those that they have.
+    /// Switches a stream's packets to the copies that the tables require. If that fails, they keep their present copies.
     pub(crate) fn renew(&mut self, row: u32) {
         let parts = self.parts_of(std::iter::once(row));
         match self.plan(&parts) {
@@ -635,7 +634,7 @@ impl Replication {
         }
     }
 
-    /// Write all lists of a stream. before: those that it has; a single one that says the same is kept.
+    /// Writes all lists of a stream. `before`: its present lists; a single list with equal content is kept.
     fn write_lists(&mut self, key: &StreamKey, action: &Action, before: Option<&StreamLists>) -> Result<StreamLists> {
         let sums = sums_of(key);
         let single = action.mgids().len() == 1;
@@ -662,7 +661,7 @@ impl Replication {
         Ok(lists)
     }
 
-    /// Write the list of a stream's copies in one tree. before: kept if it says the same.
+    /// Writes the list of a stream's copies in one tree. `before`: kept if its content is equal.
     fn write_list(&mut self, mgid: Option<u16>, action: &Action, sums: Option<Sums>, before: &List) -> Result<List> {
         self.elements.clear();
         if let (Some(mgid), Some(records)) = (mgid, self.copies.of_number(action.number)) {
@@ -710,7 +709,7 @@ impl Replication {
         self.lists.take(words).ok_or_else(full)
     }
 
-    /// The row of the device map with these interfaces, one user more.
+    /// Returns the row of the device map with these interfaces, for one more user.
     fn acquire_output(&mut self, composition: &Composition) -> Result<u16> {
         for (ifindex, _) in composition.devices() {
             if !self.interfaces.has(*ifindex)? {
@@ -734,8 +733,7 @@ impl Replication {
         self.outputs.acquire(composition)?.ok_or_else(full)
     }
 
-    /// Say that copies may soon leave by these interfaces. Those that are new take part after a round, so that no change has to wait for
-    /// them.
+    /// Announces that copies may soon leave by these interfaces. New ones are ready after a round, so that no change must wait for them.
     pub fn prepare(&mut self, interfaces: impl IntoIterator<Item = u32>) {
         for ifindex in interfaces {
             let added = self
@@ -758,7 +756,7 @@ impl Replication {
         Ok(())
     }
 
-    /// Take back interfaces that were removed and made again with their numbers. Device maps lack them.
+    /// Handles interfaces that were removed and made again with their numbers, which device maps lack.
     fn readd_interfaces(&mut self) {
         for ifindex in self.interfaces.removed().unwrap_or_default() {
             if self.add_interface(ifindex).is_ok() {
@@ -767,7 +765,7 @@ impl Replication {
         }
     }
 
-    // Giving back
+    // Freeing
 
     pub(crate) fn retire(&mut self, what: Retired) {
         self.retired.push_back((self.epoch, what));
@@ -801,7 +799,7 @@ impl Replication {
         }
     }
 
-    /// The next round, if there is anything to wait for. Short.
+    /// Returns the next round, if one is needed. Short.
     pub fn begin(&mut self) -> Option<Round> {
         self.give_back(GIVEN_BACK);
         self.readd_interfaces();
@@ -819,7 +817,7 @@ impl Replication {
         }
     }
 
-    /// Give back what a round has waited for. Short; what is much is given back by the next calls of `begin()`.
+    /// Frees records that a round has waited for. Short; later calls of `begin()` free the rest.
     pub fn finish(&mut self, hops: &mut impl Hops, passed: Passed) {
         self.passed(passed);
         self.give_back(GIVEN_BACK);
@@ -849,10 +847,10 @@ impl Replication {
         }
     }
 
-    /// Wait for a grace period here and now, and give everything back.
+    /// Waits for a grace period now, and frees all retired records.
     ///
     /// # Errors
-    /// When the kernel cannot be waited for.
+    /// The wait fails.
     pub(crate) fn wait(&mut self) -> Result<()> {
         self.inline_waits += 1;
         let tasks = self.outputs.tasks(ROUND_MAPS);
@@ -862,10 +860,10 @@ impl Replication {
         Ok(())
     }
 
-    // The rest
+    // Other
 
-    /// Destination and source of the copies' packets, and how many rewrites hold a row of the next-hop table for them, those that are only
-    /// waiting to be given back too.
+    /// Returns destination and source of the copies' packets, and how many rewrites, including retired ones, hold a row of the next-hop
+    /// table for them.
     #[must_use]
     pub fn destinations(&self) -> HashMap<(IpAddr, IpAddr), u32> {
         let mut held = HashMap::new();
@@ -875,13 +873,13 @@ impl Replication {
         held
     }
 
-    /// The rows of the next-hop table that the copies in the maps use, also before they are adopted.
+    /// Returns the rows of the next-hop table that the copies in the maps use, also before adoption.
     #[must_use]
     pub fn rows(&self) -> BTreeSet<u16> {
         self.copies.left_rows().into_iter().collect()
     }
 
-    /// The stream and the frame (its first 1,536 bytes) of a record of the ring `c_agent`; None when the stream is no more.
+    /// Returns the stream and the frame (its first 1,536 bytes) of a record of the ring `c_agent`; `None` if the stream is gone.
     #[must_use]
     pub fn agent_packet<'a>(&self, record: &'a [u8]) -> Option<(&StreamKey, &'a [u8])> {
         let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
@@ -891,10 +889,10 @@ impl Replication {
         Some((&self.streams.at(row)?.key, frame))
     }
 
-    /// Packets for the agent since the maps were made.
+    /// Returns the packets for the agent since the maps were made.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects the lookup.
     pub fn agent_counts(&self) -> Result<AgentCounts> {
         let mut sums = AgentCounts::default();
         for one in self.agent_counts.get(0)? {
