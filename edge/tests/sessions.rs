@@ -595,6 +595,135 @@ fn by_credentials(joined: &Joined, offer: &str) -> String {
     renewed.replace(attribute(first, "a=ice-pwd:"), ice["pwd"].as_str().unwrap())
 }
 
+/// A NAT that rebinds twice: media goes on in both directions by the newest address that a check came from, each time.
+fn a_nat_rebinds(media: &[(MediaKind, Direction)]) {
+    let mut joined = Joined::new(Way::Udp, media, &json!({}));
+    let mut sequence = 0_u16;
+    for round in 0..3_u64 {
+        let address = (round > 0).then(|| joined.browser.rebind().to_string());
+        let deadline = Instant::now() + PATIENCE;
+        while address.as_ref().is_some_and(|address| joined.view()["remote"] != address.as_str()) {
+            assert!(Instant::now() < deadline, "{}", joined.view());
+            joined.browser.advance();
+        }
+        let before = joined.browser.packets.len();
+        for _ in 0..10 {
+            let payload = if sequence == 0 { KEY } else { DELTA };
+            joined.plain[0].send(&Plain::rtp(VP8, 99, sequence, 3000 * u32::from(sequence), payload));
+            sequence += 1;
+            joined.browser.advance();
+        }
+        wait_for(&mut joined.browser, "pictures at the address", |browser| {
+            browser.packets.len() == before + 10
+        });
+        if media[0].1 == Direction::SendRecv {
+            joined
+                .browser
+                .write(joined.mids[0], VP8, 1 + round, 0, ExtensionValues::default(), KEY);
+            joined.await_plain(0, "a picture of the browser", is_rtp);
+        }
+    }
+    assert_eq!(joined.view()["state"], "connected");
+    assert!(!joined.browser.closed);
+}
+
+#[test]
+fn a_browser_whose_nat_rebinds_sends_and_receives_on() {
+    a_nat_rebinds(&[(MediaKind::Video, Direction::SendRecv)]);
+}
+
+#[test]
+fn a_viewer_whose_nat_rebinds_receives_on() {
+    a_nat_rebinds(&[(MediaKind::Video, Direction::RecvOnly)]);
+}
+
+/// Whether a packet is a connectivity check.
+fn is_check(packet: &[u8]) -> bool {
+    packet.starts_with(&[0, 1])
+}
+
+/// The browser's own next check may take seconds: its media, or its reports, make the edge ask.
+fn the_edge_asks_where_media_come_from(media: &[(MediaKind, Direction)]) {
+    let mut joined = Joined::new(Way::Udp, media, &json!({}));
+    joined.plain[0].send(&Plain::rtp(VP8, 99, 0, 0, KEY));
+    wait_for(&mut joined.browser, "a picture", |browser| browser.packets.len() == 1);
+    joined.browser.lose_sent = Box::new(is_check);
+    let address = joined.browser.rebind().to_string();
+    let deadline = Instant::now() + PATIENCE;
+    let mut number = 0;
+    while joined.view()["remote"] != address.as_str() {
+        assert!(Instant::now() < deadline, "{}", joined.view());
+        number += 1;
+        joined.plain[0].send(&Plain::rtp(VP8, 99, number, 3000 * u32::from(number), DELTA));
+        if media[0].1 == Direction::SendRecv {
+            let timestamp = 3000 * u32::from(number);
+            joined
+                .browser
+                .write(joined.mids[0], VP8, u64::from(number), timestamp, ExtensionValues::default(), DELTA);
+        }
+        joined.browser.advance();
+    }
+    let before = joined.browser.packets.len();
+    joined.plain[0].send(&Plain::rtp(VP8, 99, number + 1, 3000 * u32::from(number + 1), DELTA));
+    wait_for(&mut joined.browser, "pictures at the new address", |browser| {
+        browser.packets.len() > before
+    });
+    assert_eq!(joined.view()["state"], "connected");
+}
+
+#[test]
+fn the_edge_asks_where_a_browsers_media_come_from() {
+    the_edge_asks_where_media_come_from(&[(MediaKind::Video, Direction::SendRecv)]);
+}
+
+#[test]
+fn the_edge_asks_where_a_viewers_reports_come_from() {
+    the_edge_asks_where_media_come_from(&[(MediaKind::Video, Direction::RecvOnly)]);
+}
+
+/// Media of a silent browser, copied from another address: that address is asked, and has no key to answer with.
+#[test]
+fn a_stranger_who_copies_media_is_asked_and_gets_nothing() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let sent = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let copies = sent.clone();
+    joined.browser.lose_sent = Box::new(move |packet| {
+        copies.borrow_mut().push(packet.to_vec());
+        false
+    });
+    joined.browser.write(joined.mids[1], VP8, 1, 0, ExtensionValues::default(), KEY);
+    joined.await_plain(1, "a picture of the browser", is_rtp);
+    let remote = joined.view()["remote"].clone();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let media = sent.borrow().iter().find(|packet| is_rtp(packet)).unwrap().clone();
+    let deadline = Instant::now() + PATIENCE;
+    // The browser is not advanced, and so says nothing.
+    let check = loop {
+        assert!(Instant::now() < deadline, "no check comes");
+        stranger.send_to(&media, joined.edge.address).unwrap();
+        let mut buffer = [0; 2048];
+        if let Ok(size) = stranger.recv(&mut buffer) {
+            assert!(is_check(&buffer[..size]), "nothing but checks comes");
+            break buffer[..size].to_vec();
+        }
+    };
+    // An answer without the key, and one whose key is wrong.
+    let mut answer = [&[1, 1, 0, 0], &check[4..20]].concat();
+    stranger.send_to(&answer, joined.edge.address).unwrap();
+    answer[3] = 24;
+    answer.extend([0, 8, 0, 20]);
+    answer.extend([7; 20]);
+    stranger.send_to(&answer, joined.edge.address).unwrap();
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 1, 0, KEY));
+    wait_for(&mut joined.browser, "a picture", |browser| !browser.packets.is_empty());
+    assert_eq!(joined.view()["remote"], remote);
+    let mut buffer = [0; 2048];
+    while let Ok(size) = stranger.recv(&mut buffer) {
+        assert!(is_check(&buffer[..size]), "nothing but checks comes");
+    }
+}
+
 #[test]
 fn ice_begins_anew_by_an_offer() {
     ice_begins_anew(&[(MediaKind::Video, Direction::SendRecv)], by_offer);

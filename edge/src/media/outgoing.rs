@@ -6,7 +6,7 @@ use shunt_udp::{Address, MOST, Socket};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use str0m::net::{Protocol, Transmit};
+use str0m::net::Protocol;
 
 /// Packets that are kept at most.
 const KEPT: usize = 256;
@@ -60,10 +60,9 @@ impl Outgoing {
         }
     }
 
-    pub fn push(&mut self, transmit: &Transmit) {
-        let path = self.path(transmit.source, transmit.destination, transmit.proto);
-        self.write(&path, |buffer| {
-            buffer.extend_from_slice(&transmit.contents);
+    pub fn push(&mut self, path: &Path, packet: &[u8]) {
+        self.write(path, |buffer| {
+            buffer.extend_from_slice(packet);
             Some(())
         });
     }

@@ -17,7 +17,7 @@ use shunt_udp::{Batch, MOST, Socket};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
@@ -42,6 +42,11 @@ const ADDRESSES: usize = 8;
 const UNKNOWN_ADDRESSES: usize = 16_384;
 /// A session is created from an address that is not known yet: its browser's first checks come in a burst.
 const BURST: f64 = 2.0;
+/// Packets of unknown addresses that are followed by checks of the edge's own, a second; sessions that are checked for one of them; and sessions whose
+/// answer is waited for.
+const QUESTION_RATE: f64 = 200.0;
+const QUESTIONS: usize = 8;
+const QUESTIONED: usize = 64;
 
 /// What an event of epoll is about: the upper eight bits of its token. The others say which.
 const KIND: u64 = 0xFF << 56;
@@ -187,6 +192,9 @@ struct Worker {
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
     touched: Vec<usize>,
     limit: Limit,
+    /// Limits the edge's own checks, and the sessions that the last ones were for.
+    questions: Limit,
+    questioned: Vec<usize>,
     connections: Connections,
     out: Outgoing,
     drops: Drops,
@@ -254,6 +262,12 @@ impl Worker {
                 burst: rate * BURST,
                 addresses: UNKNOWN_ADDRESSES,
             }),
+            questions: Limit::new(Limits {
+                rate: QUESTION_RATE,
+                burst: QUESTION_RATE,
+                addresses: 1,
+            }),
+            questioned: Vec::new(),
             connections: Connections::new(
                 Most {
                     all: limits.connections,
@@ -361,8 +375,10 @@ impl Worker {
         let kind = demux(packet);
         let (slot, check) = match kind {
             Packet::Stun => {
-                // Only requests are for a session: the edge sends none of its own, and so gets no responses (ICE-lite).
-                let Some(user) = local_user(packet) else { return known.is_some() };
+                // Requests are for a session; a response answers a check of the edge's own.
+                let Some(user) = local_user(packet) else {
+                    return known.is_some() || self.answer(here, from, protocol, packet);
+                };
                 let meant = self.users.get(user).copied();
                 if (known.is_none() || known != meant) && !self.limit.admits(self.now.duration_since(self.settings.epoch), from.ip()) {
                     self.drops.limited += 1;
@@ -391,6 +407,7 @@ impl Worker {
                 Some(slot) => (slot, false),
                 None => {
                     self.drops.unknown_address += 1;
+                    self.question(here, from, protocol, packet, kind);
                     return false;
                 }
             },
@@ -407,6 +424,58 @@ impl Worker {
             self.touch(slot);
         }
         true
+    }
+
+    /// Media from an address that has shown no key: check it for the sessions that may have moved there.
+    fn question(&mut self, here: SocketAddr, from: SocketAddr, protocol: Protocol, packet: &[u8], kind: Packet) {
+        let since = self.now.duration_since(self.settings.epoch);
+        // All addresses share one limit too: each check looks at all sessions.
+        let everybody = IpAddr::from([0, 0, 0, 0]);
+        if protocol != Protocol::Udp
+            || kind == Packet::Dtls
+            || !self.limit.admits(since, from.ip())
+            || !self.questions.admits(since, everybody)
+        {
+            return;
+        }
+        let ssrc = (kind == Packet::Rtp)
+            .then(|| packet.get(8..12)?.try_into().ok().map(u32::from_be_bytes))
+            .flatten();
+        let now = self.now;
+        let sessions = self
+            .slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(slot, one)| Some((slot, one.session.as_mut()?)));
+        let moved = sessions.filter(|(_, session)| session.may_have_moved(now, from, ssrc));
+        for (slot, session) in moved.take(QUESTIONS) {
+            if let Ok(receive) = Receive::new(protocol, from, here, packet) {
+                session.ask_address(&self.settings, now, &receive, &mut self.out);
+                self.questioned.retain(|one| *one != slot);
+                self.questioned.push(slot);
+            }
+        }
+        let beyond = self.questioned.len().saturating_sub(QUESTIONED);
+        self.questioned.drain(..beyond);
+    }
+
+    /// Whether a packet of an unknown address answers a check: the address has shown a session's key then.
+    fn answer(&mut self, here: SocketAddr, from: SocketAddr, protocol: Protocol, packet: &[u8]) -> bool {
+        let admitted = !self.questioned.is_empty() && self.limit.admits(self.now.duration_since(self.settings.epoch), from.ip());
+        let Some(receive) = Receive::new(protocol, from, here, packet).ok().filter(|_| admitted) else {
+            return false;
+        };
+        for at in 0..self.questioned.len() {
+            let slot = self.questioned[at];
+            let session = self.slots.get_mut(slot).and_then(|one| one.session.as_mut());
+            if session.is_some_and(|session| session.is_answer(&self.settings, self.now, &receive, packet, &self.out)) {
+                self.bind(slot, (from, protocol != Protocol::Udp));
+                self.questioned.remove(at);
+                self.touch(slot);
+                return true;
+            }
+        }
+        false
     }
 
     /// An address has shown a session's key: what it sends is for that session from now on.

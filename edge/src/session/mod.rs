@@ -6,6 +6,7 @@ mod encodings;
 mod keys;
 mod layers;
 mod line;
+mod question;
 mod sender;
 
 pub use keys::provider;
@@ -14,8 +15,9 @@ use crate::media::{Outgoing, Path, PortLease};
 use crate::model::{Answered, Connect, Create, Ice, Medium, Refusal, RestartIce, Role, SessionId, SessionSummary, SessionView, State};
 use describe::{Described, candidates, describe, with_credentials, with_streams, without_candidates};
 use line::{Asked, Context, Line};
+use question::{Pair, Question};
 use sender::{Ids, Sender, Stream};
-use shunt_edge_media::{Presentation, cname_item, nominates, ntp_of_unix, sender_report};
+use shunt_edge_media::{Nominated, Presentation, cname_item, ntp_of_unix, sender_report};
 use shunt_rtp::rtcp::{self, SenderInfo};
 use shunt_rtp::{Packet, demux};
 use shunt_udp::Address;
@@ -43,6 +45,8 @@ const AUDIO: u64 = 100_000;
 const STATISTICS: Duration = Duration::from_secs(1);
 /// Where no line has anything to do, they are looked at so much later.
 const LONGEST: Duration = Duration::from_secs(1);
+/// A browser that was heard so lately has not moved: audio comes every 20 ms.
+const SILENT: Duration = Duration::from_millis(60);
 /// SSRCs of a browser that are remembered.
 const SSRCS: usize = 256;
 /// No description of a browser is longer.
@@ -89,8 +93,12 @@ pub struct Session {
     offer: String,
     /// The user name that connectivity checks give.
     pub ufrag: String,
-    /// ICE has begun anew, and the browser has nominated no pair since.
-    restarted: bool,
+    /// The browser's address and ours of the pair that it nominated last.
+    nominated: Nominated<Pair>,
+    /// The edge's own check of an address that the browser may have now.
+    question: Option<Question>,
+    /// When the browser was heard last, by an address that has shown its key.
+    heard: Instant,
     /// Where DTLS puts the keys, and who sends with them.
     keys: keys::Place,
     sender: Sender,
@@ -186,7 +194,9 @@ impl Session {
             rtc,
             offer: String::new(),
             ufrag: String::new(),
-            restarted: false,
+            nominated: Nominated::default(),
+            question: None,
+            heard: now,
             keys,
             sender: Sender::default(),
             lines: Vec::new(),
@@ -244,7 +254,6 @@ impl Session {
         self.take_over(describe(&answer), now, lease)?;
         (self.rtc_due, self.lines_due) = (now, now);
         let credentials = self.rtc.direct_api().local_ice_credentials();
-        self.restarted |= !self.ufrag.is_empty() && credentials.ufrag != self.ufrag;
         self.ufrag = credentials.ufrag;
         self.offer = without_candidates(offer);
         Ok(Answered {
@@ -396,13 +405,14 @@ impl Session {
 
     /// A packet of the browser. `check`: it is a connectivity check with the right key.
     pub fn browser(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], check: bool, out: &mut Outgoing) {
+        self.heard = now;
         if check {
             self.consent = now;
             if self.remote.is_none() {
                 self.remote = Some((receive.source, receive.proto));
             }
-            if self.restarted && nominates(packet) {
-                self.restarted = false;
+            let pair = (receive.source, receive.destination, receive.proto);
+            if self.nominated.check(packet, pair) {
                 self.set_path(out.path(receive.destination, receive.source, receive.proto), receive.proto);
             }
             if self.state == State::New {
@@ -413,8 +423,40 @@ impl Session {
         self.drain(settings, now, out);
     }
 
+    /// Whether media from an address that has shown no key may be this browser's: its NAT has rebound. `ssrc`: of RTP.
+    pub fn may_have_moved(&self, now: Instant, from: SocketAddr, ssrc: Option<u32>) -> bool {
+        let pair = self.nominated.pair().filter(|(_, _, protocol)| *protocol == Protocol::Udp);
+        let owns = ssrc.is_some_and(|ssrc| self.by_ssrc.contains_key(&ssrc));
+        self.connected && now.duration_since(self.heard) >= SILENT && pair.is_some_and(|(peer, ..)| owns || peer.ip() == from.ip())
+    }
+
+    /// Check an address that the browser may have now.
+    pub fn ask_address(&mut self, settings: &Settings, now: Instant, receive: &Receive<'_>, out: &mut Outgoing) {
+        let pair = (receive.source, receive.destination, receive.proto);
+        let asked = Question::ask(self.question.as_ref(), &settings.crypto, &self.offer, &self.ufrag, pair, now);
+        if let Some((question, octets)) = asked {
+            out.push(&out.path(receive.destination, receive.source, receive.proto), &octets);
+            self.question = Some(question);
+        }
+    }
+
+    /// Whether a packet answers that check, with the browser's key. Media goes there from now on.
+    pub fn is_answer(&mut self, settings: &Settings, now: Instant, receive: &Receive<'_>, packet: &[u8], out: &Outgoing) -> bool {
+        let pair = (receive.source, receive.destination, receive.proto);
+        let answers = |question: &Question| question.is_answered_by(&settings.crypto, packet, pair, now);
+        if !self.question.as_ref().is_some_and(answers) {
+            return false;
+        }
+        self.question = None;
+        (self.consent, self.heard) = (now, now);
+        self.nominated.take(pair);
+        self.set_path(out.path(receive.destination, receive.source, receive.proto), receive.proto);
+        true
+    }
+
     /// An SRTCP packet of the browser. What it says of what it sends itself is for the library.
     pub fn browser_rtcp(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], out: &mut Outgoing) {
+        self.heard = now;
         let mut opened = std::mem::take(&mut self.opened);
         if self.sender.open(packet, &mut opened) {
             let (since, unix) = (settings.since(now), settings.unix + settings.since(now));
@@ -575,7 +617,7 @@ impl Session {
                     break;
                 }
                 Ok(Ok(Output::Transmit(transmit))) => self.transmit(&transmit, out),
-                Ok(Ok(Output::Event(event))) => self.event(now, event, out),
+                Ok(Ok(Output::Event(event))) => self.event(now, event),
                 Ok(Err(error)) => self.close(&error.to_string()),
                 Err(_) => self.close("internal error"),
             }
@@ -587,17 +629,26 @@ impl Session {
         self.sender.advance(since, settings.unix + since, out);
     }
 
-    /// A packet of the library: what is not a connectivity check goes the way that the browser has taken.
+    /// A packet of the library. Answers to connectivity checks go back where these came from, all else to the pair that the browser nominated last.
     fn transmit(&mut self, transmit: &Transmit, out: &mut Outgoing) {
-        let packet = demux(&transmit.contents);
-        if packet != Packet::Stun {
-            self.set_path(out.path(transmit.source, transmit.destination, transmit.proto), transmit.proto);
-        }
-        match packet {
-            Packet::Rtcp => self.sender.relay(&transmit.contents, out),
+        let (peer, own, protocol) = match (demux(&transmit.contents), self.nominated.pair()) {
+            (Packet::Stun, _) | (_, None) => (transmit.destination, transmit.source, transmit.proto),
+            (_, Some(pair)) => pair,
+        };
+        let path = out.path(own, peer, protocol);
+        match demux(&transmit.contents) {
+            Packet::Stun => out.push(&path, &transmit.contents),
             // It is given no media.
             Packet::Rtp => {}
-            _ => out.push(transmit),
+            packet => {
+                if self.nominated.pair().is_none() {
+                    self.set_path(path, protocol);
+                }
+                match packet {
+                    Packet::Rtcp => self.sender.relay(&transmit.contents, out),
+                    _ => out.push(&path, &transmit.contents),
+                }
+            }
         }
     }
 
@@ -606,7 +657,7 @@ impl Session {
         self.sender.set_path(path);
     }
 
-    fn event(&mut self, now: Instant, event: Event, out: &Outgoing) {
+    fn event(&mut self, now: Instant, event: Event) {
         match event {
             Event::RtpPacket(packet) => self.received(&packet),
             Event::Connected => match keys::take(&self.keys).map(|keys| self.sender.set_keys(&keys)) {
@@ -625,13 +676,7 @@ impl Session {
                 _ => {}
             },
             Event::SenderFeedback(feedback) => self.report(&feedback),
-            Event::PeerStats(statistics) => {
-                self.rtt = statistics.rtt;
-                // The library itself sends next to nothing to a browser that only receives.
-                if let Some(pair) = statistics.selected_candidate_pair.filter(|_| !self.restarted) {
-                    self.set_path(out.path(pair.local.addr, pair.remote.addr, pair.protocol), pair.protocol);
-                }
-            }
+            Event::PeerStats(statistics) => self.rtt = statistics.rtt,
             Event::MediaIngressStats(statistics) => {
                 if let Some(line) = self.line(statistics.mid) {
                     line.from_browser.lost = statistics.loss;

@@ -113,6 +113,15 @@ impl Browser {
         self.local
     }
 
+    /// Its NAT gives it another address, of which it knows nothing; the address.
+    pub fn rebind(&mut self) -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let address = socket.local_addr().unwrap();
+        self.link = Link::Udp(socket);
+        address
+    }
+
     fn protocol(&self) -> Protocol {
         match self.link {
             Link::Udp(_) => Protocol::Udp,

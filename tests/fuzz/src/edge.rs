@@ -1,8 +1,8 @@
 //! What the edge parses itself: frames of a TCP connection, connectivity checks, plain RTP and RTCP with what is kept of them, spatial layers, and SRTCP.
 
 use shunt_edge_media::{
-    ALL_LAYERS, Coding, Continuity, Departure, Departures, Estimator, Frames, Layered, Presentation, Reception, Retransmissions,
-    SpatialLayers, Step, Verdict, cname, local_user, nominates, read_cnames, starts_key_frame,
+    ALL_LAYERS, Coding, Continuity, Departure, Departures, Estimator, Frames, Layered, Nominated, Presentation, Reception, Retransmissions,
+    SpatialLayers, Step, Verdict, cname, local_user, read_cnames, starts_key_frame,
 };
 use shunt_rtp::rtcp::walk;
 use shunt_rtp::{Header, Packet, demux};
@@ -35,7 +35,7 @@ pub fn edge(data: &[u8]) {
             });
             match demux(packet) {
                 Packet::Stun => {
-                    let _ = (local_user(packet), nominates(packet));
+                    let _ = (local_user(packet), Nominated::default().check(packet, ()));
                 }
                 Packet::Rtcp => {
                     for item in walk(packet).map_while(Result::ok) {
