@@ -1,4 +1,4 @@
-//! Conferences in the API: membership commands, snapshots, and decisions of a policy outside of the agent.
+//! Conferences in the API: membership commands, snapshots, and decisions of an external policy.
 
 use crate::event::Direction;
 use crate::text::Text;
@@ -6,30 +6,32 @@ use serde::{Deserialize, Serialize};
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// A participant is to be let in.
+/// Request to add a participant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
     pub participant: Text,
     pub media: Vec<JoinMedium>,
-    /// Addresses that signalling names: packets from there are latched at once.
+    /// Signalled addresses: packets from there are latched at once.
     #[serde(default)]
     pub signalled: Vec<IpAddr>,
     /// Whether it uses ICE (RFC 8445); the agent is ICE-lite and answers with credentials.
     #[serde(default)]
     pub ice: bool,
-    /// The SIP call that it comes by, for records.
+    /// The participant's SIP call, for records.
     #[serde(default)]
     pub call: Option<Text>,
-    /// What its signalling needs to go on after a restart: kept with the participant, shown with it, and in the event `left`. The agent does not read it.
+    /// Data that the signalling needs after a restart. It is stored and shown with the participant, and is in the event `left`. The agent
+    /// does not read it.
     #[serde(default)]
     pub signalling: Option<serde_json::Value>,
-    /// Whether it gets one stream of audio, made of all others.
+    /// Whether the participant gets a mix of all others' audio.
     #[serde(default)]
     pub mixed: Mixed,
 }
 
-/// Whether a participant gets a mix of audio. `auto`: who plays one stream, by its signalling, and who cannot play what somebody sends.
+/// Whether a participant gets a mix of audio. `auto`: yes if its signalling shows that it plays one stream only, or if it cannot play a
+/// sender's codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mixed {
@@ -47,18 +49,19 @@ pub struct JoinMedium {
     /// The SDP's proto field: `RTP/AVP`, `RTP/AVPF`, `RTP/SAVP`, `RTP/SAVPF`.
     #[serde(default = "rtp_avp")]
     pub transport: String,
-    /// As the participant's SDP has it.
+    /// Direction as in the participant's SDP.
     #[serde(default)]
     pub direction: Direction,
-    /// Payload types are mapped where participants have different ones for a codec.
+    /// Codecs. Payload types are mapped between participants that number a codec differently.
     #[serde(default)]
     pub codecs: Vec<Codec>,
     #[serde(default)]
     pub layers: Option<Layers>,
-    /// Whether RTCP shares the port of RTP (RFC 5761); `None`: its first packet says it.
+    /// Whether RTCP shares the port of RTP (RFC 5761); `None`: its first packet decides.
     #[serde(default)]
     pub rtcp_mux: Option<bool>,
-    /// Where the SDP says that this medium is to go. Who sends nothing on it is served there, once another of its media comes from that address.
+    /// The SDP's address for this medium. A participant that sends nothing on it is served there after another of its media comes from that
+    /// address.
     #[serde(default)]
     pub destination: Option<Endpoint>,
 }
@@ -81,7 +84,7 @@ pub struct Codec {
     pub fmtp: Option<String>,
 }
 
-/// How packets tell their layers: `dependency-descriptor` with the id of the header extension, or `vp8`, `vp9`.
+/// Where packets describe their layers: `dependency-descriptor` with the id of the header extension, or `vp8`, `vp9`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layers {
@@ -90,7 +93,7 @@ pub struct Layers {
     pub extension_id: Option<u8>,
 }
 
-/// What a participant's signalling has changed; what is missing stays as it is.
+/// Changes of a participant's signalling; missing fields stay unchanged.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParticipantUpdate {
@@ -98,7 +101,7 @@ pub struct ParticipantUpdate {
     pub media: Option<Vec<JoinMedium>>,
     #[serde(default)]
     pub signalled: Option<Vec<IpAddr>>,
-    /// It begins ICE anew (RFC 8839 section 4.4.1.1.1): it gets other credentials.
+    /// The participant restarts ICE (RFC 8839 section 4.4.1.1.1) and gets other credentials.
     #[serde(default)]
     pub ice_restart: bool,
     #[serde(default)]
@@ -107,25 +110,24 @@ pub struct ParticipantUpdate {
     pub mixed: Option<Mixed>,
 }
 
-/// Tiled streams that are wanted of a conference: all that is said of them, each time.
+/// The wanted tiled streams of a conference. Each request is complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TilingWish {
     pub codec: TiledCodec,
-    /// Of the tiled streams; 31 for H.261, 96 for H.264 and 97 for H.265 unless said.
+    /// Payload type of the tiled streams. Default: 31 for H.261, 96 for H.264, 97 for H.265.
     #[serde(default)]
     pub payload_type: Option<u8>,
-    /// Tiles of a column of H.264, 15 unless said, or of a grid of H.265, 16 unless said; a CIF picture of H.261 has four.
+    /// Tiles of an H.264 column (default 15) or of an H.265 grid (default 16). An H.261 CIF picture has four.
     #[serde(default)]
     pub places: Option<u8>,
-    /// H.264, two levels: so many columns, each made by a mixer of its own, are joined in a stream; `None`: one level.
+    /// H.264, two levels: number of columns in a stream, each made by its own mixer and joined by another one; `None`: one level.
     #[serde(default)]
     pub columns: Option<u8>,
-    /// H.264 and H.265: it is agreed with all sources that their pictures predict from the one before, with vectors that stay within the picture or a
-    /// guard band.
+    /// H.264 and H.265: all sources agree that their pictures predict from the one before, with vectors within the picture or a guard band.
     #[serde(default)]
     pub predicted: bool,
-    /// Who gets them in place of everybody's video, now or once it is there; `None`: everybody who can play them.
+    /// Receivers of the tiled streams, now or after they join; `None`: all participants that can play them.
     #[serde(default)]
     pub receivers: Option<Vec<Text>>,
 }
@@ -138,7 +140,7 @@ pub enum TiledCodec {
     H265,
 }
 
-/// Whether those who get a mix hear who joins and who leaves.
+/// Whether receivers of a mix hear when participants join and leave.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Announcements {
@@ -149,9 +151,9 @@ pub struct Announcements {
 pub struct ConferenceSummary {
     pub conference: Text,
     pub participants: u64,
-    /// The design of its trees: `two-party`, `nra`, `ra-r`, `ra-sr`; `empty`: nobody's media has come yet.
+    /// The design of its trees: `two-party`, `nra`, `ra-r`, `ra-sr`; `empty`: no media yet.
     pub design: String,
-    /// `None`: the data plane holds it as it is to be.
+    /// `None`: the data plane agrees with the plan.
     pub problem: Option<String>,
 }
 
@@ -162,45 +164,45 @@ pub struct Conference {
     /// Unix time, µs.
     pub started_us: u64,
     pub members: Vec<Participant>,
-    /// Whether there are mixers; and the one that its audio is placed on, by its control socket.
+    /// Whether there are mixers, and the control socket of the mixer that has its audio.
     pub mixing: bool,
     pub mixer: Option<String>,
-    /// Who speaks, as its mixer hears.
+    /// The present speaker, as its mixer reports.
     pub speaker: Option<Text>,
-    /// Those who get a mix hear who joins and who leaves.
+    /// Whether receivers of a mix hear when participants join and leave.
     pub announcements: bool,
     /// The tiled streams; `None`: none are wanted.
     pub tiling: Option<Tiling>,
-    /// Who gets no video of whom, because tiled streams that it got in its place are over.
+    /// Pairs without video since tiled streams ended.
     pub unjoined: Vec<Unjoined>,
-    /// The highest medium that a receiver gets of a sender, where that is not all.
+    /// The highest medium that a receiver gets of a sender, if that is not all.
     pub qualities: Vec<PairQuality>,
     pub subscriptions: Vec<Subscription>,
-    /// How long ago the packets of copies were read; `None`: there are no copies, or they have not been read yet.
+    /// Age of the packet counts of copies; `None`: there are no copies, or none were read yet.
     pub counters_age_s: Option<f64>,
 }
 
-/// Tiled streams as they are.
+/// The present tiled streams.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tiling {
     #[serde(flatten)]
     pub wish: TilingWish,
-    /// The control socket of the mixer that makes them.
+    /// Control socket of the mixer that makes them.
     pub mixer: Option<String>,
-    /// Why none are made.
+    /// Reason why none are made.
     pub problem: Option<String>,
     pub streams: Vec<TiledStream>,
-    /// Senders of video that have no tile.
+    /// Senders of video without a tile.
     pub untiled: Vec<Untiled>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct TiledStream {
     pub ssrc: u32,
-    /// How many tiles it has room for.
+    /// Number of tiles that fit.
     pub places: u8,
     pub tiles: Vec<Tile>,
-    /// Of two levels.
+    /// With two levels: the columns.
     pub columns: Vec<TiledColumn>,
 }
 
@@ -209,7 +211,7 @@ pub struct TiledStream {
 pub struct TiledColumn {
     pub column: u8,
     pub ssrc: u32,
-    /// The control socket of the mixer that makes it.
+    /// Control socket of the mixer that makes it.
     pub mixer: Option<String>,
 }
 
@@ -224,7 +226,7 @@ pub struct Tile {
     pub y: Option<u32>,
     pub width: Option<u32>,
     pub height: Option<u32>,
-    /// Pictures that have come, and those that could not be tiled; why the last could not, unless one was since.
+    /// Pictures received, pictures that could not be tiled, and the reason of the last failure if no picture was tiled since.
     pub pictures: u64,
     pub refused: u64,
     pub refusal: Option<String>,
@@ -236,7 +238,7 @@ pub struct Untiled {
     pub reason: String,
 }
 
-/// A receiver that cannot be given a sender's video.
+/// A receiver that cannot get a sender's video.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unjoined {
     pub sender: Text,
@@ -259,20 +261,20 @@ pub struct Participant {
     pub joined_us: u64,
     /// Whether any of its media has a source.
     pub present: bool,
-    /// Since its last packet or signalling.
+    /// Time since its last packet or signalling.
     pub silent_s: f64,
-    /// Its media are authenticated, so nothing of them is left out or rewritten.
+    /// Its media are authenticated, so the data plane neither removes nor rewrites anything.
     pub encrypted: bool,
     pub media: Vec<ParticipantMedium>,
     /// ICE credentials of the agent's side.
     pub ice: Option<Credentials>,
     pub signalling: Option<serde_json::Value>,
-    /// As was asked for; and whether it gets a mix.
+    /// The requested value, and whether it gets a mix.
     pub mixed: Mixed,
     pub gets_mix: bool,
-    /// It has muted itself, by keys.
+    /// It has muted itself by keys.
     pub muted: bool,
-    /// Its video comes tiled.
+    /// It gets tiled video.
     pub gets_tiles: bool,
 }
 
@@ -289,7 +291,7 @@ pub struct ParticipantMedium {
     /// Where the participant sends RTP; RTCP is one port above.
     pub address: Endpoint,
     pub direction: Direction,
-    /// Where its packets come from, once latched.
+    /// Source of its packets, once latched.
     pub latched: Option<Endpoint>,
     /// Two sources show continuity: neither is carried.
     pub contested: bool,
@@ -297,9 +299,9 @@ pub struct ParticipantMedium {
     pub codecs: Vec<Codec>,
     pub layers: Option<Layers>,
     pub rtcp_mux: bool,
-    /// Whose streams it brings, where the participant has several of the medium.
+    /// The sender whose streams it brings, if the participant has several of the medium.
     pub shows: Option<Text>,
-    /// Which of that one's, where it brings one alone.
+    /// The sender's stream, if it brings one stream only.
     pub shows_ssrc: Option<u32>,
     pub streams: Vec<StreamRate>,
 }
@@ -313,13 +315,13 @@ pub struct StreamRate {
     pub bits_per_s: Option<u64>,
     /// Bits/s up to and including each decode target, from the lowest.
     pub targets_bits_per_s: Vec<u64>,
-    /// It repairs others (RTX, FEC).
+    /// It repairs other streams (RTX, FEC).
     pub repair: bool,
-    /// Whose the SSRC is, where that is somebody else: then nobody gets the stream.
+    /// The participant that owns the SSRC, if that is another one: no receiver gets this stream then.
     pub conflicts_with: Option<Text>,
 }
 
-/// One (sender, receiver, medium): what the receiver gets of the sender.
+/// A sender's medium as one receiver gets it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Subscription {
     pub sender: Text,
@@ -332,7 +334,7 @@ pub struct Subscription {
     pub decided_by: String,
     pub packets: Option<u64>,
     pub streams: Vec<CopiedStream>,
-    /// What the receiver's estimates and losses leave for this sender.
+    /// Rate that the receiver's estimates and losses leave for this sender.
     pub estimate_bits_per_s: Option<u64>,
     /// The sender gets this receiver's reports and estimates.
     pub reported: bool,
@@ -345,7 +347,7 @@ pub struct CopiedStream {
     pub packets: Option<u64>,
 }
 
-/// What a medium of a participant has carried until it left. In the event `left`.
+/// Counters of a participant's medium until it left. In the event `left`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MediumUsage {
     pub medium: String,
@@ -355,14 +357,14 @@ pub struct MediumUsage {
     pub codecs: Vec<Codec>,
     /// Its RTP as it arrived; `None`: a reading of the data plane's counters is lost.
     pub sent: Option<Usage>,
-    /// Copies and relayed packets that went to it.
+    /// Copies and relayed packets sent to it.
     pub received: Option<Usage>,
 }
 
-/// Sums of counters. `measured`: packets of rows whose reception was measured, which what follows belongs to (RFC 3550).
+/// Sums of counters. `measured`: packets of rows with measured reception, to which the following fields refer (RFC 3550).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Rows that have counted: with 0 nothing was carried.
+    /// Rows with counters; with 0 nothing was carried.
     pub rows: u64,
     pub packets: u64,
     pub bytes: u64,
@@ -391,12 +393,12 @@ pub struct QualityChange {
     pub quality: Quality,
 }
 
-/// Decisions of a policy outside of the agent: all of them are taken over, or none.
+/// Decisions of an external policy: all are applied, or none.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetChange {
     pub targets: Vec<Decision>,
-    /// After so many seconds without another decision the built-in policy decides again; `None`: never.
+    /// Seconds without another decision after which the built-in policy decides again; `None`: never.
     #[serde(default)]
     pub hold_s: Option<f64>,
 }
@@ -410,16 +412,16 @@ pub struct Decision {
     pub target: Option<u8>,
 }
 
-/// What a policy decides from: a receiver's share of its estimate for one sender. Estimates are not kept in the event log.
+/// Input of a policy: a receiver's share of its estimate for one sender. The event log does not have estimates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Estimate {
     pub conference: Text,
     pub sender: Text,
     pub receiver: Text,
     pub medium: String,
-    /// Filtered, of this sender's share.
+    /// Filtered share of this sender.
     pub estimate_bits_per_s: u64,
-    /// The latest from the receiver, of all senders.
+    /// The receiver's latest estimate for all senders.
     pub remb_bits_per_s: Option<u64>,
     /// Share of packets lost, 0 to 1 (RFC 3550 section 6.4.1).
     pub fraction_lost: Option<f64>,

@@ -1,4 +1,4 @@
-//! Events: what happened, as plain values. `docs/admin-api.md` has the JSON of each kind.
+//! Events as plain values. `docs/admin-api.md` has the JSON of each kind.
 
 use crate::text::Text;
 use crate::view::{Counters, Entry};
@@ -8,12 +8,12 @@ use shunt_net::Endpoint;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// One event, as it is appended. Sequence number and times are added by the log.
+/// One event to append. The log adds sequence number and times.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// How long ago it began; zero: now.
+    /// Time since it began; zero: now.
     pub ago: Duration,
-    /// The Call-ID as the control channel has it, or as SIP has it for `sip`; `None`: of the agent as a whole.
+    /// The Call-ID of the control channel, or of SIP for `sip`; `None`: the agent as a whole.
     pub call: Option<Text>,
     /// The media index of the control channel.
     pub media: Option<u32>,
@@ -23,7 +23,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event of the agent as a whole, which happens now.
+    /// Makes an event of the agent as a whole, which happens now.
     #[must_use]
     pub fn of_agent(facts: Facts) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// An event of a call, which happens now.
+    /// Makes an event of a call, which happens now.
     #[must_use]
     pub fn of_call(call: &[u8], facts: Facts) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Event {
     }
 }
 
-/// RTP, or RTCP on a port of its own.
+/// RTP, or RTCP on its own port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Component {
@@ -63,7 +63,7 @@ impl From<shunt_calls::Component> for Component {
     }
 }
 
-/// What happened; the variant is the event's kind.
+/// The content of an event; the variant is its kind.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Facts {
@@ -81,7 +81,7 @@ pub enum Facts {
 }
 
 impl Facts {
-    /// The kind's name.
+    /// Returns the kind's name.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Facts {
     }
 }
 
-/// A SIP message of which a HEP copy came.
+/// A SIP message from a HEP copy.
 #[derive(Clone, Debug, Serialize)]
 pub struct SipFacts {
     #[serde(flatten)]
@@ -163,7 +163,7 @@ pub enum Direction {
     Inactive,
 }
 
-/// A format of an m= line: of `a=rtpmap`, else of the static payload types (RFC 3551 section 6).
+/// A format of an m= line, from `a=rtpmap` or the static payload types (RFC 3551 section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Format {
     pub payload_type: u8,
@@ -175,36 +175,36 @@ pub struct Format {
 /// A control command, and its reply.
 #[derive(Clone, Debug, Serialize)]
 pub struct ControlFacts {
-    /// The command's letter in the rtpproxy protocol, its word in NG; `None` where that is not understood.
+    /// The command's letter in the rtpproxy protocol, its word in NG; `None` if it is not understood.
     pub verb: Option<Box<str>>,
     /// At most 1,024 bytes.
     pub command: Text,
     /// At most 1,024 bytes; `None`: no reply.
     pub reply: Option<Text>,
-    /// Which relay answered; `None`: the agent itself.
+    /// The relay that answered; `None`: the agent itself.
     pub relay: Option<Text>,
     /// The SIP server's address; `None` over a Unix socket.
     pub peer: Option<IpAddr>,
-    /// How long the reply took, µs.
+    /// Time until the reply, µs.
     pub took_us: u64,
 }
 
-/// A packet that met no entry, and what it proves of its source.
+/// A packet without an entry, and the verdict on its source.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LearnFacts {
     pub verdict: Verdict,
     pub source: Endpoint,
-    /// The relay address and port that it came to.
+    /// Its destination: relay address and port.
     pub port: Endpoint,
-    /// SSRC, sequence number and payload type of RTP; `None`: it is no RTP.
+    /// SSRC, sequence number and payload type of RTP; `None`: not RTP.
     pub ssrc: Option<u32>,
     pub sequence: Option<u16>,
     pub payload_type: Option<u8>,
-    /// How many packets with the same verdict from the same source this stands for.
+    /// Number of packets with the same verdict from the same source.
     pub count: u32,
 }
 
-/// What learning made of a packet.
+/// Verdict of learning on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -222,13 +222,13 @@ pub enum Verdict {
     Asymmetric,
 }
 
-/// A write to the relay table that did not do what it was to do.
+/// A failed write to the relay table.
 #[derive(Clone, Debug, Serialize)]
 pub struct TableFacts {
     pub operation: TableOperation,
     pub entry: Entry,
     pub outcome: Outcome,
-    /// The data plane's own words.
+    /// The data plane's text.
     pub detail: Option<Text>,
     pub took_us: u64,
 }
@@ -248,24 +248,24 @@ pub enum Outcome {
     TableFull,
     HashCollision,
     HostPolicy,
-    /// No acknowledgement came: the entry may be there or not.
+    /// No acknowledgement came: the entry may exist or not.
     Unacknowledged,
     Unavailable,
 }
 
-/// A stream is in another state, or has another reason for it.
+/// A stream's state, or the reason for it, has changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct StateFacts {
     pub state: State,
     pub before: State,
     pub reason: Reason,
-    /// What the reason leaves out.
+    /// Detail of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Text>,
     /// The entry, when the stream becomes offloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<Entry>,
-    /// What the entry counted, when the stream is offloaded no longer.
+    /// The entry's counters, when the stream is no longer offloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
     /// When the stream becomes offloaded: time since both parties' first packet, µs.
@@ -273,7 +273,7 @@ pub struct StateFacts {
     pub after_us: Option<u64>,
 }
 
-/// Something happened to a call or one of its media lines.
+/// An event of a call or of one of its media lines.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallFacts {
     pub what: CallWhat,
@@ -284,7 +284,7 @@ pub struct CallFacts {
     pub before: Option<Endpoint>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Endpoint>,
-    /// For `idle`: how long no packet came. For `media-timeout`: the relay's time-out, or that of its set-up.
+    /// For `idle`: time without a packet. For `media-timeout`: the relay's time-out, or its set-up time-out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -296,15 +296,15 @@ pub struct CallFacts {
 pub enum CallWhat {
     /// Signalling changes the line: its entries are removed.
     Suspended,
-    /// Signalling is through: learning goes on.
+    /// Signalling is complete: learning continues.
     Resumed,
     /// A party has another address.
     Moved,
-    /// An entry has met no packet for its time-out.
+    /// An entry has matched no packet for its time-out.
     Idle,
-    /// Packets meet it again.
+    /// Packets match it again.
     Active,
-    /// The agent ends the session for want of media.
+    /// The agent ends the session because no media comes.
     MediaTimeout,
     /// The notice of a time-out could not be delivered.
     NotifyFailed,
@@ -315,22 +315,22 @@ pub enum CallWhat {
     ReleaseRequested,
 }
 
-/// A call is over: no line of it runs, and all of its entries are out.
+/// A call has ended: all of its lines and entries are removed.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndedFacts {
-    /// Number of calls that have ended in this epoch, this one included. A hole means that ends are missing from the log.
+    /// Number of calls ended in this epoch, including this one. A gap shows missing events.
     pub number: u64,
     pub reason: Reason,
     pub relay: Text,
     pub from_tag: Text,
     pub to_tag: Option<Text>,
-    /// The first command, Unix time in µs, and how long ago that was.
+    /// Time of the first command (Unix time in µs), and the time since.
     pub started_us: u64,
     pub duration_s: f64,
     pub lines: Vec<EndedLine>,
 }
 
-/// A media line of a call that is over.
+/// A media line of an ended call.
 #[derive(Clone, Debug, Serialize)]
 pub struct EndedLine {
     pub media: Option<u32>,
@@ -343,28 +343,28 @@ pub struct EndedLine {
     pub callee: EndedParty,
 }
 
-/// What one party sent of a line.
+/// Counters of one party of a line.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EndedParty {
     pub signalled: Option<Endpoint>,
     pub source: Option<Endpoint>,
-    /// Where it sent to.
+    /// Its destination.
     pub relay_port: Option<Endpoint>,
     /// RTP that the data plane carried; `None`: none.
     pub rtp: Option<Counters>,
     pub rtcp: Option<Counters>,
-    /// Packets that the relay counted, by the SIP server's last query or the agent's; `None`: nobody asked.
+    /// Packets that the relay counted, by the latest query of the SIP server or the agent; `None`: no query.
     pub relay_packets: Option<u64>,
-    /// RTP payload types with the number of packets noticed of each.
+    /// RTP payload types with the number of noticed packets of each.
     pub payload_types: Vec<(u8, u32)>,
-    /// The party's last SDP of this line, where a copy of it came.
+    /// The party's last SDP of this line, if HEP brought a copy.
     pub sdp: Option<SdpLine>,
     pub offloaded: bool,
     pub offloaded_after_us: Option<u64>,
     pub source_mismatches: u64,
 }
 
-/// A relay or the data plane answers, or answers no longer.
+/// A relay or the data plane answers again, or does not answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkFacts {
     pub what: LinkWhat,
@@ -379,22 +379,22 @@ pub struct LinkFacts {
 pub enum LinkWhat {
     Up,
     Down,
-    /// It has come back without its tables.
+    /// It came back without its tables.
     Reset,
     /// Tables and plan agree again.
     Reconciled,
 }
 
-/// Something happened to the agent as a whole.
+/// An event of the agent as a whole.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgentFacts {
     pub what: AgentWhat,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Text>,
-    /// For `started`: the last number of the epoch before; `None`: no event is kept of it.
+    /// For `started`: the last number of the previous epoch; `None`: no event of it is stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_seq: Option<u64>,
-    /// For `started`: whether the epoch before ended with `stopped`.
+    /// For `started`: whether the previous epoch ended with `stopped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clean: Option<bool>,
 }
@@ -402,9 +402,9 @@ pub struct AgentFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentWhat {
-    /// The first event of an epoch, which the log appends itself.
+    /// The first event of an epoch; the log appends it.
     Started,
-    /// The last event of a clean epoch, which the log appends itself.
+    /// The last event of a clean epoch; the log appends it.
     Stopped,
     Active,
     Standby,
@@ -415,21 +415,21 @@ pub enum AgentWhat {
     JournalRecovered,
     /// The agent's loop was late.
     Late,
-    /// A limit was met (docs/limits.md); `detail` names it.
+    /// A limit was reached (docs/limits.md); `detail` names it.
     Limit,
 }
 
-/// Something happened to a conference.
+/// An event of a conference.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConferenceFacts {
     pub conference: Text,
-    /// As docs/admin-api.md lists them: `joined`, `left`, `source`, `target`, …
+    /// One of the values in docs/admin-api.md: `joined`, `left`, `source`, `target`, …
     pub what: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub participant: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub medium: Option<Text>,
-    /// What is peculiar to `what`.
+    /// Fields of this `what`.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }

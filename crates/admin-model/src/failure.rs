@@ -1,28 +1,28 @@
-//! Why the agent does not do what was asked.
+//! Reasons why the agent rejects a request.
 
 use thiserror::Error;
 
-/// What kind of failure an answer says; each has an HTTP status of its own.
+/// The kind of failure; each has its own HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// 400: a value cannot be used.
     Invalid,
-    /// 404: there is no such call, conference or participant.
+    /// 404: no such call, conference or participant.
     NotFound,
-    /// 409: the state of things does not allow it now, as a second participant of one name.
+    /// 409: the present state does not allow it, for example a second participant with one name.
     Conflict,
-    /// 501: this agent's configuration does not have it.
+    /// 501: not in this agent's configuration.
     NotConfigured,
-    /// 503: a data plane, a relay or the agent's loop does not answer, or this agent stands by.
+    /// 503: a data plane, a relay or the agent's loop does not answer, or this agent is a standby.
     Unavailable,
 }
 
-/// Why the agent does not do what was asked.
+/// The reason why the agent rejects a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct Failure {
     pub kind: FailureKind,
-    /// Names what was wrong.
+    /// Names the part that is wrong.
     pub message: String,
 }
 

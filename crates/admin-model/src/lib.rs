@@ -1,4 +1,4 @@
-//! What the admin API's requests, snapshots and events hold, as plain values. `docs/admin-api.md` has their JSON.
+//! The admin API's requests, snapshots and events as plain values. `docs/admin-api.md` has their JSON.
 #![forbid(unsafe_code)]
 
 mod conference;

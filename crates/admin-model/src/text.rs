@@ -1,4 +1,4 @@
-//! Bytes of the network as text: the one form that Call-IDs, tags and commands have in the API.
+//! Network bytes as text: the one form that Call-IDs, tags and commands have in the API.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -6,25 +6,27 @@ use std::borrow::Cow;
 use std::fmt;
 use thiserror::Error;
 
-/// Bytes that mostly are UTF-8. As text a backslash is `\\`, and a byte that is part of no UTF-8 character is `\xNN`; everything else stands
-/// for itself. Each byte string has exactly one text.
+/// Bytes that mostly are UTF-8. In text a backslash is `\\`, and a byte outside UTF-8 is `\xNN`; all other characters are unchanged. Each
+/// byte string has exactly one text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(pub Box<[u8]>);
 
-/// Why a text stands for no bytes.
+/// Error: a text that encodes no bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("byte {0}: a backslash is followed by neither a backslash nor x and two hexadecimal digits")]
 pub struct TextError(pub usize);
 
 impl Text {
-    /// The first `most` bytes: events have a bounded size.
+    /// Returns the first `most` bytes: events have a bounded size.
     #[must_use]
     pub fn cut(bytes: &[u8], most: usize) -> Self {
         Self(bytes[..bytes.len().min(most)].into())
     }
 
+    /// Decodes a text.
+    ///
     /// # Errors
-    /// A backslash is not followed as it should be.
+    /// A backslash is not followed by a backslash or `xNN`.
     pub fn parse(text: &str) -> Result<Self, TextError> {
         if !text.contains('\\') {
             return Ok(text.into());
@@ -51,7 +53,7 @@ impl Text {
         Ok(Self(found.into()))
     }
 
-    /// As text.
+    /// Returns the text.
     #[must_use]
     pub fn as_text(&self) -> Cow<'_, str> {
         match std::str::from_utf8(&self.0) {

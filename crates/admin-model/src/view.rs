@@ -8,7 +8,7 @@ use shunt_net::Endpoint;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The agent as a whole. `api`, `epoch` and `events` are added by the server.
+/// The agent as a whole. The server adds `api`, `epoch` and `events`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub version: String,
@@ -17,7 +17,7 @@ pub struct Status {
     pub started_us: u64,
     pub uptime_s: f64,
     pub role: Role,
-    /// Whether commands are answered and calls offloaded; if not, `problems` says why.
+    /// Whether commands are answered and calls offloaded; otherwise `problems` gives the reasons.
     pub ready: bool,
     pub problems: Vec<Problem>,
     /// Control sockets.
@@ -26,7 +26,7 @@ pub struct Status {
     /// `None`: none is configured.
     pub data_plane: Option<DataPlaneStatus>,
     pub calls: u64,
-    /// Calls of the journal that are restored when a command or a packet asks for them.
+    /// Calls in the journal that are restored when a command or a packet needs them.
     pub calls_to_restore: u64,
     pub streams: Vec<StreamCount>,
     pub commands: Commands,
@@ -35,13 +35,13 @@ pub struct Status {
     pub drain: DrainStatus,
     pub media_timeouts: u64,
     pub source_mismatches: u64,
-    /// Calls and media lines that are over.
+    /// Ended calls and media lines.
     pub ended: EndedCounts,
-    /// Packets that met no entry, as the data plane reported them: of calls' ports, and of others.
+    /// Packets without an entry, as the data plane reported them: at ports of calls, and at others.
     pub learn_notices: u64,
     /// Writes to the data plane; `None`: none is configured.
     pub table_writes: Option<TableWrites>,
-    /// How often each limit was met (docs/limits.md).
+    /// How often each limit was reached (docs/limits.md).
     pub limits: BTreeMap<String, u64>,
     /// `None`: conferences are not configured.
     pub conferences: Option<u64>,
@@ -56,38 +56,38 @@ pub enum Role {
     Standby,
 }
 
-/// Something that an operator should see to.
+/// A problem for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// A word for programs: `relay-down`, `data-plane-down`, `journal-failed`, `events-dropped`, …
+    /// Code for programs: `relay-down`, `data-plane-down`, `journal-failed`, `events-dropped`, …
     pub code: String,
     pub message: String,
     pub since_s: Option<u64>,
 }
 
-/// What is over, since the start.
+/// Ended calls since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EndedCounts {
     pub calls: u64,
-    /// Media lines that had an answer, and of which no packet of one party was seen.
+    /// Answered media lines without a packet of one party.
     pub one_way: u64,
-    /// The same of both parties.
+    /// Answered media lines without a packet of either party.
     pub zero_packet: u64,
 }
 
 /// Writes to the tables of the data plane, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TableWrites {
-    /// Requests with writes in them.
+    /// Requests with writes.
     pub batches: u64,
     pub updates: u64,
-    /// Requests that were repeated, with what was not done yet.
+    /// Repeated requests, with the writes that had no result.
     pub retries: u64,
-    /// Writes that were not done.
+    /// Failed writes.
     pub failures: u64,
-    /// Of those, because of another entry with the same hash.
+    /// Failed writes because another entry has the same hash.
     pub collisions: u64,
-    /// Writes that wait.
+    /// Waiting writes.
     pub waiting: u64,
 }
 
@@ -101,7 +101,7 @@ pub struct RelayStatus {
     /// How its sessions are kept alive: `ttl`, `lookup`; `None`: not known yet.
     pub keepalive: Option<String>,
     pub packets_relayed: Option<u64>,
-    /// Why the last command to its control socket had no reply.
+    /// Reason why the last command to its control socket had no reply.
     pub error: Option<String>,
 }
 
@@ -109,7 +109,7 @@ pub struct RelayStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InterfaceStatus {
     pub name: String,
-    /// Mode of the program that is attached now: `native`, `generic`, or `none`.
+    /// Mode of the program attached now: `native`, `generic`, or `none`.
     pub mode: String,
 }
 
@@ -123,23 +123,23 @@ pub struct DataPlaneStatus {
     pub capacity: Option<u64>,
     /// Entries of this agent's plan.
     pub planned: u64,
-    /// Entries at this agent's ports that are of no plan, and wait to be removed.
+    /// Entries at this agent's ports that are not in the plan, and wait to be removed.
     pub orphans: u64,
     /// Whether tables and plan have been compared since the connection was made.
     pub reconciled: bool,
-    /// What this data plane cannot do, one sentence each.
+    /// Missing functions of this data plane, one sentence each.
     pub lacks: Vec<String>,
     /// Packets that it has relayed, of all agents.
     pub packets_relayed: Option<u64>,
     /// Its own counters, of all agents; `None`: they could not be read.
     pub totals: Option<BTreeMap<String, u64>>,
-    /// `None`: it does not tell.
+    /// `None`: the data plane does not report them.
     pub interfaces: Option<Vec<InterfaceStatus>>,
-    /// How old `entries`, `packets_relayed`, `totals` and `interfaces` are.
+    /// Age of `entries`, `packets_relayed`, `totals` and `interfaces`.
     pub age_s: Option<f64>,
 }
 
-/// How many RTP streams have this state and reason.
+/// Number of RTP streams with this state and reason.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StreamCount {
     pub state: State,
@@ -176,13 +176,13 @@ pub struct JournalStatus {
     pub error: Option<String>,
 }
 
-/// What draining stops.
+/// The part that draining stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StopOf {
     /// New streams stay on the relay; those in the data plane stay there. The agent is empty when no entry is left.
     Offloads,
-    /// The same; the agent is empty when every call has ended, those on the relay too.
+    /// The same, but the agent is empty only when every call has ended, including those on the relay.
     Calls,
 }
 
@@ -191,41 +191,41 @@ pub struct DrainStatus {
     /// `None`: the agent does not drain.
     pub stop: Option<StopOf>,
     pub since_s: Option<f64>,
-    /// It goes on where another agent of the group takes over.
+    /// It continues if another agent of the group takes over.
     pub group: bool,
-    /// What is still there.
+    /// Calls and entries that are left.
     pub calls: u64,
     pub entries: u64,
 }
 
-/// Which calls.
+/// Selection of calls.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallFilter {
-    /// State and reason of one and the same stream.
+    /// State and reason of the same stream.
     pub state: Option<State>,
     pub reason: Option<Reason>,
     /// Part of the Call-ID.
     #[serde(rename = "match")]
     pub part: Option<Text>,
-    /// At most so many, 1 to 1,000.
+    /// Most calls, 1 to 1,000.
     #[serde(default = "default_limit")]
     pub limit: usize,
-    /// Those after a page's `next`.
+    /// `next` of the previous page.
     pub after: Option<u64>,
     /// Whether counters are read from the data plane for this page.
     #[serde(default)]
     pub counters: CountersOf,
 }
 
-/// Which counters calls are shown with.
+/// Which counters to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CountersOf {
-    /// Those at hand.
+    /// The last known ones.
     #[default]
     Last,
-    /// Those that are read now.
+    /// Counters that are read now.
     Fresh,
 }
 
@@ -233,13 +233,13 @@ fn default_limit() -> usize {
     100
 }
 
-/// Some calls, the oldest first.
+/// A page of calls, the oldest first.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallPage {
     pub calls: Vec<CallView>,
-    /// How many calls fit the filter.
+    /// Number of calls that match the filter.
     pub total: u64,
-    /// For `after`; `None`: these are the last.
+    /// For `after`; `None`: this is the last page.
     pub next: Option<u64>,
 }
 
@@ -250,7 +250,7 @@ pub struct CallView {
     pub started_us: u64,
     pub age_s: f64,
     pub lines: Vec<LineView>,
-    /// Why counters could not be read now; those given are of the time that their `age_s` says.
+    /// Why counters could not be read now; the given ones are as old as their `age_s`.
     pub counters_error: Option<String>,
 }
 
@@ -262,7 +262,7 @@ pub struct LineView {
     pub relay: Text,
     pub from_tag: Text,
     pub to_tag: Option<Text>,
-    /// Why it is over; its last entries are on their way out.
+    /// Reason why it ended, while its last entries are being removed.
     pub released: Option<Reason>,
     pub caller: LegView,
     pub callee: LegView,
@@ -272,30 +272,30 @@ pub struct LineView {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LegView {
     pub signalled: Option<Endpoint>,
-    /// Where its packets come from, once latched.
+    /// Source of its packets, once latched.
     pub latched: Option<Endpoint>,
     pub latched_rtcp: Option<Endpoint>,
-    /// Where it sends to.
+    /// Its destination.
     pub relay_port: Option<Endpoint>,
     pub asymmetric: bool,
     pub source_mismatches: u64,
-    /// RTP payload types with the number of packets noticed of each.
+    /// RTP payload types with the number of noticed packets of each.
     pub payload_types: Vec<(u8, u32)>,
-    /// Who may send to the relay port; `None`: everybody.
+    /// Allowed sources at the relay port; `None`: all.
     pub allowed_sources: Option<Vec<IpAddr>>,
-    /// The party's last SDP of this line, where a copy of it came.
+    /// The party's last SDP of this line, if HEP brought a copy.
     pub sdp: Option<SdpLine>,
-    /// While nothing of it has arrived at `relay_port`: the source and the port of its packets that arrive elsewhere.
+    /// While none of its packets has arrived at `relay_port`: source and port of packets that arrive elsewhere.
     pub sends_from: Option<Endpoint>,
     pub sends_to: Option<Endpoint>,
-    /// Packets that the relay counted, and how old that is.
+    /// Packets that the relay counted, and the age of that count.
     pub relay_packets: Option<u64>,
     pub relay_packets_age_s: Option<f64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamView {
-    /// Who sends it.
+    /// The sender.
     pub from: Side,
     pub component: Component,
     pub state: State,
@@ -304,13 +304,13 @@ pub struct StreamView {
     pub since_s: f64,
     pub entry: Option<Entry>,
     pub was_offloaded: bool,
-    /// From both parties' first packet to its first entry; `None`: it had none, or that is not known.
+    /// Time from both parties' first packet to its first entry; `None`: it had none, or that is unknown.
     pub offloaded_after_us: Option<u64>,
-    /// Of all entries of the stream, as last read; `None`: it had none, or none was read.
+    /// Sum of all entries of the stream at the last reading; `None`: it had none, or none was read.
     pub counters: Option<Counters>,
-    /// How old `counters` is; 0 where the stream has no entry any more.
+    /// Age of `counters`; 0 if the stream has no entry any more.
     pub counters_age_s: Option<f64>,
-    /// How long no packet has met the entry: until now where the data plane has reported it idle, else until `counters` was read.
+    /// Time without a packet on the entry: until now if the data plane has reported it idle, otherwise until `counters` was read.
     pub idle_s: Option<f64>,
 }
 
@@ -324,7 +324,7 @@ pub struct Entry {
     pub new_destination: Option<Endpoint>,
 }
 
-/// What entries counted. `None`: this data plane does not count it.
+/// Counters of entries. `None`: this data plane does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Counters {
     pub packets: u64,
@@ -352,14 +352,14 @@ impl From<shunt_calls::Counters> for Counters {
     }
 }
 
-/// Where a packet would go.
+/// Where the data plane would send a packet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
     pub source: Endpoint,
     pub destination: Endpoint,
-    /// The data plane's answer; `None`: it cannot trace.
+    /// The data plane's answer; `None`: it has no trace.
     pub data_plane: Option<TraceVerdict>,
-    /// Whose packets arrive at the destination; `None`: nobody's.
+    /// The call whose packets arrive at the destination, if any.
     pub call: Option<TraceCall>,
 }
 
@@ -383,19 +383,19 @@ pub struct TraceCall {
     pub expected_source: Option<Endpoint>,
 }
 
-/// What a comparison of the relay table with the plan found.
+/// Result of a comparison of the relay table with the plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Audit {
     pub entries: u64,
     pub missing: u64,
     pub unexpected: u64,
     pub different: u64,
-    /// Writes that were begun to mend it.
+    /// Writes that correct it.
     pub writes: u64,
     pub took_s: f64,
 }
 
-/// What the log has: a filter of tracing-subscriber, as `info,shunt_agent=debug`.
+/// The log filter of tracing-subscriber, such as `info,shunt_agent=debug`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogFilter {
