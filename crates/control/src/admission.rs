@@ -1,31 +1,31 @@
-//! Which commands are still worth carrying out after they have waited in the socket's queue.
+//! Decides which commands are still executed after they have waited in the socket's queue.
 
 use shunt_latch::Time;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a command does to a call.
+/// Effect of a command on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It ends something, and so makes room.
+    /// It ends something and so frees ports.
     Ends,
-    /// It is about a call that is known, or about none.
+    /// It concerns a known call, or no call.
     Continues,
-    /// It begins a call.
+    /// It starts a call.
     Begins,
 }
 
-/// How long a SIP server waits for the answer to one try, and how the agent divides that time.
+/// The time that a SIP server waits for the answer to one try, and its division by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience(pub Duration);
 
 impl Patience {
-    /// How long commands may wait in the queue before the queue counts as too long.
+    /// Wait of commands from which on the queue is too long.
     fn target(self) -> Duration {
         self.0 / 4
     }
 
-    /// Until when after its arrival a command is sent to a relay.
+    /// Latest time after its arrival at which a command is sent to a relay.
     #[must_use]
     pub fn send(self, kind: Kind) -> Duration {
         match kind {
@@ -34,23 +34,23 @@ impl Patience {
         }
     }
 
-    /// Until when after its arrival a reply reaches the SIP server in time.
+    /// Latest time after the command's arrival at which a reply is in time for the SIP server.
     #[must_use]
     pub fn answer(self) -> Duration {
         self.0 / 8 * 7
     }
 
-    /// Whether the sender of a command that arrived then has stopped waiting.
+    /// Returns whether the sender of a command with this arrival has stopped waiting.
     #[must_use]
     pub fn is_over(self, arrived: Instant) -> bool {
         arrived.elapsed() > self.0
     }
 }
 
-/// Sheds load: a command whose sender has stopped waiting is not carried out, and under overload new calls are refused before anything else.
+/// Sheds load. A command whose sender has stopped waiting is not executed, and under overload new calls are rejected first.
 ///
-/// Overload is a queue in which every command has waited for a quarter of the sender's patience, during that same time (as in CoDel, RFC 8289).
-/// A single stall of the process is no overload: the commands that came meanwhile are carried out.
+/// Overload is a queue in which every command has waited for a quarter of the sender's time-out, during that same time (as in CoDel, RFC
+/// 8289). A single stall of the process is no overload: its commands are executed.
 #[derive(Debug)]
 pub struct Admission {
     patience: Option<Patience>,
@@ -59,7 +59,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// `None`: senders wait for ever.
+    /// `None`: senders wait without limit.
     #[must_use]
     pub fn new(patience: Option<Patience>) -> Self {
         Self {
@@ -68,12 +68,12 @@ impl Admission {
         }
     }
 
-    /// The queue is empty.
+    /// Records an empty queue.
     pub fn is_idle(&mut self) {
         self.long_since = None;
     }
 
-    /// Whether a command that has waited so long is carried out. `kind` is only asked for one that has waited long.
+    /// Returns whether a command that has waited this long is executed. `kind` is called only if it has waited long.
     pub fn admits(&mut self, now: Time, waited: Duration, kind: impl FnOnce() -> Kind) -> bool {
         let Some(patience) = self.patience else { return true };
         if waited < patience.target() {
@@ -82,7 +82,7 @@ impl Admission {
         }
         let is_overload = now.since(*self.long_since.get_or_insert(now)) >= patience.target();
         match kind() {
-            // Also a late one frees ports.
+            // A late delete frees ports too.
             Kind::Ends => true,
             Kind::Continues => waited < patience.answer(),
             Kind::Begins => waited < patience.send(Kind::Begins) && !is_overload,

@@ -1,8 +1,8 @@
 //! Control sockets of rtpproxy's and rtpengine's protocols: listeners, and clients of relays.
 //!
-//! A [`Listener`] takes commands over udp, tcp, unix or cunix and has a [`Service`] execute them. A [`RelayClient`] sends commands to a relay
-//! over the same kinds of sockets. Both take the [`Protocol`] that is spoken: the two differ in how a command is framed and in what makes one
-//! a repetition, not in how it is executed.
+//! A [`Listener`] receives commands over udp, tcp, unix or cunix and has a [`Service`] execute them. A [`RelayClient`] sends commands to a
+//! relay over the same kinds of sockets. Both take the [`Protocol`]: protocols differ in the framing of a command and in the definition of
+//! a retransmission, not in its execution.
 #![forbid(unsafe_code)]
 
 mod admission;

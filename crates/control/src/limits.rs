@@ -1,4 +1,4 @@
-//! Lines of the log that may come at any rate: one in ten seconds, with the number left out.
+//! Limits repeated log lines to one in ten seconds, with the number of suppressed ones.
 
 use shunt_latch::Time;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct Rare {
 }
 
 impl Rare {
-    /// Whether the line is to be written now; if so, how many before it were left out.
+    /// Returns how many lines were suppressed, if the line is to be written now.
     pub fn write(&mut self, now: Time) -> Option<u64> {
         if now < self.next {
             self.left_out += 1;

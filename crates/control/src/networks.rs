@@ -1,4 +1,4 @@
-//! Networks from which commands are taken: an address and the length of its prefix.
+//! Networks that may send commands: an address and a prefix length.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ pub struct Network {
     prefix: u32,
 }
 
-/// The address at the top of 128 bits, and how many bits it has.
+/// The address at the top of 128 bits, and the number of its bits.
 fn bits(addr: IpAddr) -> (u128, u32) {
     match addr {
         IpAddr::V4(addr) => (u128::from(addr.to_bits()) << 96, 32),
@@ -19,7 +19,7 @@ fn bits(addr: IpAddr) -> (u128, u32) {
 }
 
 impl Network {
-    /// Whether an address belongs to the network; an IPv4 address in IPv6 form is IPv4.
+    /// Returns whether an address belongs to the network; an IPv4 address in IPv6 form counts as IPv4.
     #[must_use]
     pub fn contains(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();

@@ -1,4 +1,4 @@
-//! The control protocols: how commands and replies are framed, and what a client or relay that speaks one may expect.
+//! The control protocols: framing of commands and replies, and properties of their clients and relays.
 
 use shunt_ng::framing::{self as ng, FrameError};
 use shunt_ng::{Encoding, build};
@@ -6,34 +6,35 @@ use shunt_rtpproxy::framing::{ControlAddress, MAX_COMMAND, take_line};
 use shunt_rtpproxy::{ErrorCode, error_reply, split_datagram};
 use thiserror::Error;
 
-/// What is spoken on a control socket.
+/// The protocol of a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// rtpproxy's: one line a command. A cookie is in datagrams only; on a connection replies come in the order of the commands.
+    /// rtpproxy's protocol: one line for each command. Only datagrams have a cookie; on a connection replies come in the order of the
+    /// commands.
     Rtpproxy,
-    /// NG of rtpengine: a cookie, a blank and a dictionary in bencode or JSON, which ends where it is closed. The cookie says to which
-    /// command a reply belongs, so on a connection replies come in any order.
+    /// rtpengine's NG protocol: a cookie, a blank and a dictionary in bencode or JSON, which ends at its closing mark. The cookie assigns a
+    /// reply to its command, so replies on a connection come in any order.
     Ng,
 }
 
-/// A protocol that is not spoken over such a socket.
+/// Error: the protocol is not spoken over such a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}: the NG protocol is spoken over udp and tcp only")]
 pub struct Unsupported(String);
 
 /// The first command in the buffer of a connection.
 pub struct Taken {
-    /// Empty where the protocol has none.
+    /// Empty if the protocol has none.
     pub cookie: Vec<u8>,
     pub body: Vec<u8>,
     /// Bytes of the buffer.
     pub used: usize,
 }
 
-/// A connection on which it is not known where the next message begins: it has to be closed.
+/// Error: the start of the next message is unknown, so the connection must be closed.
 pub struct Broken {
     pub reason: String,
-    /// What the client is told before that.
+    /// Message for the client before the close.
     pub reply: Option<Vec<u8>>,
 }
 
@@ -56,12 +57,12 @@ impl Protocol {
         }
     }
 
-    /// Whether only their order tells which reply belongs to which command on a connection.
+    /// Returns whether only the order of replies assigns them to commands on a connection.
     pub fn in_order(self) -> bool {
         self == Self::Rtpproxy
     }
 
-    /// The cookie and the body of a datagram; the body may be empty. `None`: there is no cookie.
+    /// Returns the cookie and the body of a datagram; the body may be empty. `None`: there is no cookie.
     pub fn split(self, data: &[u8]) -> Option<(&[u8], &[u8])> {
         match self {
             Self::Rtpproxy => split_datagram(data).ok(),
@@ -73,7 +74,7 @@ impl Protocol {
         }
     }
 
-    /// A command as a datagram.
+    /// Returns a command as a datagram.
     pub fn command(self, cookie: &[u8], body: &[u8]) -> Vec<u8> {
         match self {
             Self::Rtpproxy => [cookie, b" ", body].concat(),
@@ -81,7 +82,7 @@ impl Protocol {
         }
     }
 
-    /// A reply to a command with this cookie; an empty cookie is none.
+    /// Returns a reply to a command with this cookie; an empty cookie means none.
     pub fn reply(self, cookie: &[u8], body: &[u8]) -> Vec<u8> {
         match self {
             Self::Rtpproxy if cookie.is_empty() => [body, b"\n"].concat(),
@@ -90,18 +91,18 @@ impl Protocol {
         }
     }
 
-    /// The answer to a body that is no command because of its size.
+    /// Returns the answer to a body of the wrong size.
     pub fn refusal(self, body: &[u8]) -> Vec<u8> {
         match self {
             Self::Rtpproxy => error_reply(ErrorCode::SYNTAX),
-            // As rtpengine says it.
+            // As in rtpengine.
             Self::Ng if body.is_empty() => build::error("Invalid data (no payload)", Encoding::Bencode),
             Self::Ng if body.starts_with(b"{") => build::error("Message too long", Encoding::Json),
             Self::Ng => build::error("Message too long", Encoding::Bencode),
         }
     }
 
-    /// The answer to a datagram without a cookie; rtpengine gives none.
+    /// Returns the answer to a datagram without a cookie; rtpengine gives none.
     pub fn without_cookie(self) -> Option<Vec<u8>> {
         match self {
             Self::Rtpproxy => Some(self.reply(b"", &error_reply(ErrorCode::SYNTAX))),
@@ -109,7 +110,7 @@ impl Protocol {
         }
     }
 
-    /// The first command in the buffer of a connection; `None` while it is not complete.
+    /// Returns the first command in the buffer of a connection; `None` until it is complete.
     pub fn take(self, buffer: &[u8]) -> Result<Option<Taken>, Broken> {
         match self {
             Self::Rtpproxy => match take_line(buffer) {

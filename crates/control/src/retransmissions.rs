@@ -1,4 +1,4 @@
-//! The retransmission cache: what datagrams were executed, so that a repetition gets its first reply and is not executed again.
+//! The retransmission cache: a retransmitted datagram gets its first reply and is not executed again.
 
 use crate::protocol::Protocol;
 use shunt_latch::Time;
@@ -7,13 +7,13 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Ports of one sender that wait for the same reply: more than a SIP server repeats a command from.
+/// Most ports of one sender that wait for the same reply: more than the ports from which a SIP server retransmits.
 const WAITING: usize = 16;
 
-/// Two independent hashes of a value: nobody finds two values with the same ones.
+/// Two independent hashes of a value, so that no sender can construct a collision.
 type Digest = (u64, u64);
 
-/// How much is kept.
+/// Bounds of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// How long a reply is kept.
@@ -25,7 +25,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// As long as the protocol's own relay keeps a reply.
+    /// The time for which the protocol's own relay keeps a reply.
     #[must_use]
     pub fn of(protocol: Protocol) -> Self {
         let seconds = match protocol {
@@ -40,14 +40,14 @@ impl Limits {
     }
 }
 
-/// What is known of a datagram.
+/// Result of a look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// Execute it, and give the ticket back with the reply.
+    /// New: execute it, and return the ticket with the reply.
     New(Ticket),
-    /// It is being executed: [`Retransmissions::finish`] says to whom the reply goes.
+    /// It is being executed: [`Retransmissions::finish`] returns the receivers of the reply.
     InProgress,
-    /// It was executed, and this was the reply.
+    /// It was executed, with this reply.
     Answered(&'a [u8]),
 }
 
@@ -60,7 +60,7 @@ pub struct Ticket {
 
 #[derive(Debug)]
 enum Progress<W> {
-    /// Those who wait for the reply.
+    /// Receivers of the reply.
     Executing(Vec<W>),
     Answered(Vec<u8>),
 }
@@ -81,27 +81,28 @@ impl<W> Entry<W> {
     }
 }
 
-/// Where a datagram came from, with whatever else its reply needs.
+/// Source of a datagram, with the data that its reply needs.
 pub trait Waits: Copy {
     fn peer(&self) -> SocketAddr;
 }
 
-/// Commands by sender and cookie. What makes a datagram a repetition depends on the protocol.
+/// Commands by sender and cookie. The protocol defines a retransmission.
 ///
-/// rtpproxy: the same address, port, cookie and command. The same cookie with another command is another client on the same port, or a
-/// client that was restarted: the new command takes the place of the old one, whose reply nobody waits for any more.
+/// rtpproxy: the same address, port, cookie and command. The same cookie with another command comes from another client on the same port,
+/// or from a restarted client. The new command replaces the old one, whose reply is no longer needed.
 ///
-/// NG: the same address, cookie and command. rtpengine goes by the cookie alone, and SIP servers rely on one part of that: another worker of the
-/// same host may repeat a cookie from a port of its own. Address and command are added here because an agent has several SIP servers, also in
-/// containers behind one address. Their cookies are a process id and a counter, and two servers that were started alike count alike: by the
-/// cookie alone one of them would get the reply to the other's offer, with the ports of another call, and its own command would never be executed.
+/// NG: the same address, cookie and command. rtpengine uses the cookie alone, and SIP servers rely on one part of that: another worker of
+/// the same host may repeat a cookie from another port. Address and command are compared too, because an agent has several SIP servers,
+/// also in containers behind one address. Their cookies are a process id and a counter, so two servers that started alike use the same
+/// ones. By the cookie alone one of them would get the reply to the other's offer, with the ports of another call, and its own command
+/// would never be executed.
 #[derive(Debug)]
 pub struct Retransmissions<W> {
     protocol: Protocol,
     limits: Limits,
     hashers: [RandomState; 2],
     entries: HashMap<Digest, Entry<W>>,
-    /// Those with a reply, oldest first; an item whose entry was replaced has a serial that is no longer there.
+    /// Entries with a reply, oldest first. An item whose entry was replaced has an outdated serial.
     ages: VecDeque<(Time, Ticket)>,
     bytes: usize,
     serial: u64,
@@ -121,12 +122,12 @@ impl<W: Waits> Retransmissions<W> {
         }
     }
 
-    /// Look a datagram up. A new one is known from now on, until [`Self::finish`] and as long after it as the limits say.
+    /// Looks a datagram up. A new one is stored until [`Self::finish`], and for the configured time after that.
     pub fn begin(&mut self, now: Time, from: W, cookie: &[u8], body: &[u8]) -> Seen<'_> {
         self.expire(now);
         let (key, body) = self.identity(from.peer(), cookie, body);
         if self.entries.get(&key).is_some_and(|entry| entry.body == body) {
-            // A second look-up: a reply that is returned from an `if let` would stay borrowed.
+            // A second look-up, because a reply returned from an `if let` would stay borrowed.
             return match self.entries.get_mut(&key).map(|entry| &mut entry.progress) {
                 Some(Progress::Answered(reply)) => Seen::Answered(reply),
                 Some(Progress::Executing(waiting)) => {
@@ -146,7 +147,7 @@ impl<W: Waits> Retransmissions<W> {
         Seen::New(Ticket { key, serial })
     }
 
-    /// The command was executed. Without a reply a repetition is executed again. Returns who still waits for the reply.
+    /// Ends a command. Without a reply, a retransmission is executed again. Returns the receivers of the reply.
     pub fn finish(&mut self, now: Time, ticket: Ticket, reply: Option<&[u8]>) -> Vec<W> {
         let Some(entry) = self.entries.get_mut(&ticket.key).filter(|entry| entry.serial == ticket.serial) else {
             return Vec::new();
@@ -181,7 +182,7 @@ impl<W: Waits> Retransmissions<W> {
         }
     }
 
-    /// Under which key a command is known, and what else must be the same.
+    /// Returns the key of a command, and the value that must match too.
     fn identity(&self, peer: SocketAddr, cookie: &[u8], body: &[u8]) -> (Digest, Digest) {
         match self.protocol {
             Protocol::Rtpproxy => (self.digest((peer, cookie)), self.digest(body)),

@@ -1,4 +1,4 @@
-//! Moving a journal that cannot be used out of the way.
+//! Moves an unusable journal aside.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The files of a database beside the first one. The log goes first: a new file must not find it.
+/// The files of a database in addition to the first one. The log is moved first: a new file must not find it.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -15,7 +15,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Moves what is at `path` to a name that tells the time, and that nothing has yet. Returns the name. The caller holds the journal's lock.
+/// Renames the file at `path` to an unused name with the time, and returns the name. The caller holds the journal's lock.
 pub(crate) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut time = now.as_micros();
@@ -34,7 +34,7 @@ pub(crate) fn move_aside(path: &Path) -> io::Result<PathBuf> {
         }
     }
     match fs::rename(path, &aside) {
-        // Only its log was there.
+        // Only its log existed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(aside),
         result => result.map(|()| aside),
     }

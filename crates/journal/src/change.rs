@@ -1,21 +1,21 @@
-//! What is handed to the writer, and what waits for it.
+//! Changes for the writer, and the queue of waiting ones.
 
 use shunt_calls::{Row, RowKey};
 use std::collections::HashMap;
 
-/// Rows that wait at most. A disk that fails for so long gets all lines anew when it works again.
+/// Most waiting rows. After a longer failure of the disk all lines are written anew.
 const MOST_WAITING: usize = 200_000;
 
-/// What becomes of a row.
+/// The change of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Put {
-        /// The ports that the relay gave out for the two parties.
+        /// The ports that the relay assigned to the two parties.
         ports: [Option<u16>; 2],
         json: Vec<u8>,
     },
     Remove,
-    /// It cannot be used, and is kept apart from the others.
+    /// The row cannot be used and is stored separately.
     SetAside(String),
 }
 
@@ -31,22 +31,22 @@ impl Change {
 /// The newest change of each row.
 pub(crate) type Changes = HashMap<RowKey, Change>;
 
-/// The newest of each document; `None`: it goes.
+/// The newest version of each document; `None`: it is deleted.
 pub(crate) type Documents = HashMap<String, Option<Vec<u8>>>;
 
 /// Changes that wait for the writer.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) changes: Changes,
-    /// What is kept beside calls. Only a shared journal has any.
+    /// Other documents than calls. Only a shared journal has any.
     pub(crate) documents: Documents,
-    /// This agent is not in charge: nothing is opened yet.
+    /// This agent is not active: nothing is opened yet.
     pub(crate) is_held: bool,
-    /// Changes handed over since the start.
+    /// Changes submitted since the start.
     pub(crate) handed: u64,
-    /// Too many waited and were dropped: the store is to be emptied and written anew.
+    /// Too many waited and were dropped: the store must be cleared and written anew.
     pub(crate) lost: bool,
-    /// A reader has met damage.
+    /// A reader has found damage.
     pub(crate) damage: Option<String>,
     pub(crate) closed: bool,
 }
@@ -63,7 +63,7 @@ impl Queue {
         }
     }
 
-    /// Puts changes back that were not written, where no newer one is there.
+    /// Returns unwritten changes to the queue, unless newer ones exist.
     pub(crate) fn give_back(&mut self, changes: Changes) {
         if !self.lost {
             for (key, change) in changes {

@@ -1,4 +1,4 @@
-//! The journal's handle: changes are handed over without waiting, and status is read. It is the same for a file and for Redis.
+//! The journal's handle: changes are submitted without waiting, and status is read. It is the same for a file and for Redis.
 
 use crate::change::{Change, Queue};
 use crate::reader::Reader;
@@ -14,48 +14,48 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// The longest that [`Journal::kept`] waits, and a disk may take before nobody waits for it.
+/// Longest wait of [`Journal::kept`]; a disk that takes longer is no longer waited for.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
-/// After so long without an answer from the disk the journal counts as failing.
+/// Time without an answer from the disk after which the journal counts as failing.
 const SLOW: Duration = Duration::from_secs(1);
 /// How long [`Journal::close`] waits for the disk.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// What the agent is to do about the journal.
+/// Notices of the journal to the agent.
 #[derive(Debug)]
 pub enum Event {
-    /// It is open; what was found there is to be restored.
+    /// The journal is open; its content must be restored.
     Opened(Reader),
-    /// It has lost what it had: all lines are to be handed over anew.
+    /// The journal has lost its content: submit all lines anew.
     Emptied,
 }
 
-/// How the journal does.
+/// Status of the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Commits and attempts to open that failed.
+    /// Failed commits and attempts to open.
     pub failures: u64,
-    /// Rows that wait to be written.
+    /// Waiting rows.
     pub pending: u64,
-    /// Why it fails, while it does.
+    /// Reason of the present failure.
     pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// Of the changes handed over.
+    /// Number of submitted changes.
     pub(crate) committed: u64,
     pub(crate) failing: Option<String>,
     pub(crate) failures: u64,
 }
 
-/// What the threads and the handle share.
+/// State shared by the threads and the handle.
 #[derive(Debug)]
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
     given: Condvar,
     start: Instant,
-    /// Since when the disk is waited for, in ms from `start`, and 1; 0: it is not.
+    /// Since when the disk is waited for, in ms from `start`, plus 1; 0: it is not.
     busy_since: AtomicU64,
     /// Rows that are being written.
     in_flight: AtomicUsize,
@@ -71,25 +71,25 @@ impl Shared {
         self.given.notify_one();
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     pub(crate) fn wait(&self) -> MutexGuard<'_, Queue> {
         let waited = self.given.wait_while(self.queue(), |queue| queue.is_idle());
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until this agent is in charge. Returns whether the journal is closed.
+    /// Waits until this agent is active. Returns whether the journal is closed.
     pub(crate) fn wait_until_begun(&self) -> bool {
         let waited = self.given.wait_while(self.queue(), |queue| queue.is_held && !queue.closed);
         waited.unwrap_or_else(PoisonError::into_inner).closed
     }
 
-    /// Waits for so long, or until the journal is closed. Returns whether it is.
+    /// Waits for a time, or until the journal is closed. Returns whether it is.
     pub(crate) fn pause(&self, duration: Duration) -> bool {
         let waited = self.given.wait_timeout_while(self.queue(), duration, |queue| !queue.closed);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 
-    /// The disk is at work for as long as `work` takes.
+    /// Marks the disk as busy while `work` runs.
     pub(crate) fn busy<R>(&self, work: impl FnOnce() -> R) -> R {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.busy_since.store(now + 1, Ordering::Relaxed);
@@ -98,12 +98,12 @@ impl Shared {
         result
     }
 
-    /// So many rows have left the queue and are not written yet.
+    /// Records rows that have left the queue and are not written yet.
     pub(crate) fn set_in_flight(&self, rows: usize) {
         self.in_flight.store(rows, Ordering::Relaxed);
     }
 
-    /// For how long the disk has been waited for.
+    /// Returns how long the disk has been waited for.
     fn waited(&self) -> Duration {
         match self.busy_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -120,17 +120,17 @@ pub struct Journal {
     kind: &'static str,
 }
 
-/// What is kept beside calls, by name, in a journal that agents share.
+/// Documents other than calls, by name, in a journal that agents share.
 #[derive(Clone, Debug)]
 pub struct Documents(Arc<Shared>);
 
 impl Documents {
-    /// Hands over a document.
+    /// Submits a document.
     pub fn put(&self, name: &str, body: Vec<u8>) {
         self.0.change(|queue| queue.give_document(name.to_owned(), Some(body)));
     }
 
-    /// Hands over that a document goes.
+    /// Submits the deletion of a document.
     pub fn remove(&self, name: &str) {
         self.0.change(|queue| queue.give_document(name.to_owned(), None));
     }
@@ -153,10 +153,10 @@ impl Shared {
 }
 
 impl Journal {
-    /// Begins to open the journal at `path`. It takes changes at once, and goes on trying where the file cannot be opened.
+    /// Starts to open the journal at `path`. It accepts changes at once, and retries while the file cannot be opened.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub fn start(path: PathBuf) -> io::Result<(Self, mpsc::UnboundedReceiver<Event>)> {
         let shared = Shared::new(false);
         let (told, progress) = watch::channel(Progress::default());
@@ -170,7 +170,7 @@ impl Journal {
     /// Prepares a journal in Redis. Nothing is opened before [`Journal::begin`].
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub fn start_shared(settings: SharedSettings) -> io::Result<(Self, mpsc::UnboundedReceiver<Event>)> {
         let shared = Shared::new(true);
         let (told, progress) = watch::channel(Progress::default());
@@ -181,7 +181,7 @@ impl Journal {
         Ok((Self { shared, progress, kind }, receiver))
     }
 
-    /// This agent is in charge from now on.
+    /// Starts a shared journal: this agent is active from now on.
     pub fn begin(&self) {
         self.shared.change(|queue| queue.is_held = false);
     }
@@ -192,13 +192,13 @@ impl Journal {
         self.kind
     }
 
-    /// Where to keep what is not of calls.
+    /// Returns the handle for documents other than calls.
     #[must_use]
     pub fn documents(&self) -> Documents {
         Documents(Arc::clone(&self.shared))
     }
 
-    /// Hands over a row.
+    /// Submits a row.
     pub fn put(&self, row: &Row) {
         match Change::put(row) {
             Ok(change) => self.give(row.key.clone(), change),
@@ -206,12 +206,12 @@ impl Journal {
         }
     }
 
-    /// Hands over that a row ends.
+    /// Submits the end of a row.
     pub fn remove(&self, key: RowKey) {
         self.give(key, Change::Remove);
     }
 
-    /// Hands over that a row cannot be used, for a reason: it is kept apart.
+    /// Submits that a row cannot be used, with the reason: it is stored separately.
     pub fn set_aside(&self, key: RowKey, reason: String) {
         self.give(key, Change::SetAside(reason));
     }
@@ -220,8 +220,8 @@ impl Journal {
         self.shared.change(|queue| queue.give(key, change));
     }
 
-    /// Waits until all that was handed over is committed; at most [`LONGEST_WAIT`], and not at all while the store fails or the disk has been at
-    /// one commit for longer. Returns whether it is committed.
+    /// Waits until all submitted changes are committed: at most [`LONGEST_WAIT`], and not at all while the store fails or one commit has
+    /// taken longer. Returns whether they are committed.
     pub async fn kept(&self) -> bool {
         let handed = self.shared.queue().handed;
         let is_over = |now: &Progress| now.committed >= handed || now.failing.is_some();
@@ -246,7 +246,7 @@ impl Journal {
         }
     }
 
-    /// Writes what was handed over and closes the file; a disk that does not answer is not waited for.
+    /// Writes the submitted changes and closes the file; a disk that does not answer is not waited for.
     pub async fn close(&self) {
         self.shared.change(|queue| queue.closed = true);
         let mut progress = self.progress.clone();

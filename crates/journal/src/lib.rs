@@ -1,8 +1,8 @@
-//! The journal: where calls outlive their agent, in an SQLite file or, for agents that take over from each other, in Redis.
+//! The journal: calls outlive their agent in an SQLite file or, for pairs of agents, in Redis.
 //!
-//! [`Journal::start`] cannot fail. A thread opens the file, moves a damaged one aside, writes what is handed over, and tries again when the disk
-//! fails; the agent serves meanwhile. A second thread reads what was found, for [`Reader`]. [`Journal::start_shared`] does the same with Redis
-//! once this agent is in charge; [`Grants`] asks Redis who is.
+//! [`Journal::start`] retries instead of failing. A thread opens the file, moves a damaged one aside, writes submitted changes, and retries
+//! while the disk fails; the agent serves meanwhile. A second thread reads the content for [`Reader`]. [`Journal::start_shared`] does the
+//! same with Redis once this agent is active; [`Grants`] asks Redis which agent is.
 #![forbid(unsafe_code)]
 
 mod aside;

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why the lock was not taken.
+/// Reason why the lock was not acquired.
 #[derive(Debug, Error)]
 pub(crate) enum LockError {
     #[error("another agent uses it: process {pid} holds {}", path.display())]
@@ -16,7 +16,7 @@ pub(crate) enum LockError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// Takes the lock beside the journal at `journal`; its file names the holder's process.
+/// Acquires the lock beside the journal at `journal`; its file names the holder's process.
 pub(crate) fn take(journal: &Path) -> Result<Flock<File>, LockError> {
     let mut name = journal.as_os_str().to_owned();
     name.push(".lock");
@@ -29,7 +29,7 @@ pub(crate) fn take(journal: &Path) -> Result<Flock<File>, LockError> {
     };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
-            // For people alone: a full disk does not take the journal away.
+            // Only for people, so a full disk does not prevent the lock.
             let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
             Ok(lock)
         }

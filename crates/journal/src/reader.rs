@@ -1,6 +1,7 @@
-//! Reading what an agent before this one has written: in pieces, and at once by Call-ID and by relay port.
+//! Reads the rows of a previous agent: in pieces, and on request by Call-ID and by relay port.
 //!
-//! A thread of its own reads, over its own connection: neither the agent's loop nor the writer waits for it. It also copies the log into the file.
+//! A separate thread reads over its own connection, so neither the agent's loop nor the writer waits for it. It also copies the log into
+//! the file.
 
 use crate::change::{Change, Queue};
 use crate::journal::Shared;
@@ -16,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Rows and bytes of one piece: each is a hand-over between two threads, which on a busy machine takes longer than to read it.
+/// Rows and bytes of one piece. Each piece is passed between two threads, which on a busy machine takes longer than reading it.
 const PIECE_ROWS: usize = 500;
 const PIECE_BYTES: usize = 1 << 20;
 /// Rows of one lookup.
@@ -30,7 +31,7 @@ const COLUMNS: &str = "SELECT id, call_id, tag, media, row FROM lines";
 /// A document and its key.
 pub(crate) type Document = (String, Vec<u8>);
 
-/// What is asked of the thread.
+/// Requests to the thread.
 #[derive(Debug)]
 pub(crate) enum Request {
     Count(oneshot::Sender<u64>),
@@ -38,40 +39,40 @@ pub(crate) enum Request {
     Call(Vec<u8>, oneshot::Sender<Vec<Row>>),
     Port(u16, oneshot::Sender<Vec<Row>>),
     Documents(oneshot::Sender<Option<Vec<Document>>>),
-    /// Copy the log into the file; the number of pages that it has goes there.
+    /// Copy the log into the file; the answer is its number of pages.
     Copy(Arc<AtomicU64>),
     Stop,
 }
 
-/// Gives the rows that were found in a journal. A row that cannot be read is set aside, and said in the log.
+/// Returns the rows found in a journal. An unreadable row is set aside and logged.
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) requests: Sender<Request>,
 }
 
 impl Reader {
-    /// How many Call-IDs there are.
+    /// Returns the number of Call-IDs.
     pub async fn count(&self) -> u64 {
         self.ask(Request::Count).await.unwrap_or_default()
     }
 
-    /// The next rows, in pieces of bounded size; `None`: those were all.
+    /// Returns the next rows, in pieces of bounded size; `None` at the end.
     pub async fn piece(&self) -> Option<Vec<Row>> {
         self.ask(Request::Piece).await.flatten()
     }
 
-    /// The rows of a Call-ID.
+    /// Returns the rows of a Call-ID.
     pub async fn of_call(&self, call_id: &[u8]) -> Vec<Row> {
         let call_id = call_id.to_vec();
         self.ask(|answer| Request::Call(call_id, answer)).await.unwrap_or_default()
     }
 
-    /// The rows for which a relay gave out this port, the one below or the one above, of whatever address.
+    /// Returns the rows for which a relay assigned this port, the one below or the one above, at any address.
     pub async fn of_port(&self, port: u16) -> Vec<Row> {
         self.ask(|answer| Request::Port(port, answer)).await.unwrap_or_default()
     }
 
-    /// What is kept beside calls, by name; `None`: it cannot be read now.
+    /// Returns the documents other than calls, by name; `None`: they cannot be read now.
     pub async fn documents(&self) -> Option<Vec<(String, Vec<u8>)>> {
         self.ask(Request::Documents).await.flatten()
     }
@@ -90,10 +91,10 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens a connection for reading and starts its thread. `has_pieces`: what is there is to be read.
+    /// Opens a connection for reading and starts its thread. `has_pieces`: the content must be read.
     pub(crate) fn start(path: &Path, shared: Arc<Shared>, has_pieces: bool) -> Result<Self, StoreError> {
         let connection = connect(path)?;
-        // The file is open from here on, also if it is moved aside.
+        // The file stays open from here on, also if it is moved aside.
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         let (requests, received) = mpsc::channel();
         let place = if has_pieces {
@@ -121,24 +122,24 @@ impl Opened {
     }
 
     pub(crate) fn request(&self, request: Request) {
-        // One that has panicked has said so on its own.
+        // A thread that panicked has reported it.
         let _ = self.requests.send(request);
     }
 
-    /// Closes the connection, whoever still has a [`Reader`].
+    /// Closes the connection, even if a [`Reader`] exists.
     pub(crate) fn stop(self) {
         self.request(Request::Stop);
         let _ = self.thread.join();
     }
 }
 
-/// Up to where the rows were read in pieces.
+/// Last row read in pieces.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Upwards {
         after: i64,
     },
-    /// Beyond `after` there is damage: from the other end.
+    /// There is damage beyond `after`, so reading continues from the other end.
     Downwards {
         after: i64,
         before: i64,
@@ -150,9 +151,9 @@ struct Worker {
     connection: Connection,
     shared: Arc<Shared>,
     place: Place,
-    /// Relay ports that were given out and the ids of their rows, in order, as they were when somebody asked first: who writes has what came later.
+    /// Assigned relay ports with the ids of their rows, sorted, as of the first request; the writer knows later rows.
     ports: Option<Vec<(u16, i64)>>,
-    /// A failure of a lookup was said in the log.
+    /// A failed lookup was logged.
     said: bool,
 }
 
@@ -160,7 +161,7 @@ impl Worker {
     fn run(mut self, requests: &Receiver<Request>) {
         let mut copies = Vec::new();
         for request in requests {
-            // Who asked may have given up.
+            // The requester may have given up.
             match request {
                 Request::Count(answer) => drop(answer.send(self.count())),
                 Request::Piece(answer) => drop(answer.send(self.piece())),
@@ -170,7 +171,7 @@ impl Worker {
                 Request::Copy(pages) => copies.push(pages),
                 Request::Stop => return,
             }
-            // A copy takes as long as the disk: rows come first.
+            // A copy takes as long as the disk, so rows come first.
             if matches!(self.place, Place::End) {
                 copies.drain(..).for_each(|pages| self.copy(&pages));
             }
@@ -228,7 +229,7 @@ impl Worker {
     fn pass_damage(&mut self, error: &StoreError) {
         self.place = match self.place {
             Place::Upwards { after } => {
-                // Once: by the other end's turn the file has been replaced, and the new one is not damaged.
+                // Only once: by the turn of the other end the file has been replaced by an undamaged one.
                 self.shared.change(|queue: &mut Queue| queue.damage = Some(error.to_string()));
                 Place::Downwards { after, before: i64::MAX }
             }
@@ -236,7 +237,7 @@ impl Worker {
         };
     }
 
-    /// The file has no index of ports: each would cost a write of every row a page, and they are asked for only at a restart.
+    /// The file has no index of ports, because an index would cost a page for every written row. Ports are looked up only at a restart.
     fn of_port(&mut self, port: u16) -> Vec<Row> {
         let ports = self.ports.take().unwrap_or_else(|| self.all_ports());
         let from = ports.partition_point(|(other, _)| *other < port.saturating_sub(1));
@@ -282,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// `follows`: whether a row of this id can come after the last one. SQLite takes the order of a file on trust.
+    /// `follows`: whether a row of this id can come after the last one. SQLite does not verify the order of a file.
     fn read(&self, which: &str, values: impl Params, most: usize, follows: impl Fn(i64, Option<i64>) -> bool) -> Read {
         let mut read = Read::default();
         if let Err(error) = self.read_into(&mut read, which, values, most, follows) {
@@ -341,16 +342,16 @@ impl Worker {
     }
 }
 
-/// What a read has given, up to an error.
+/// Rows of a read, up to an error.
 #[derive(Debug, Default)]
 struct Read {
     rows: Vec<Row>,
-    /// The id of the last row, a bad one included.
+    /// The id of the last row, including bad ones.
     last: Option<i64>,
     error: Option<StoreError>,
 }
 
-/// The bytes of a column, as which type they were ever written.
+/// Returns the bytes of a column of any type.
 fn bytes(value: ValueRef<'_>) -> Option<&[u8]> {
     match value {
         ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes),
@@ -375,7 +376,7 @@ fn parse(call_id: Option<&[u8]>, tag: Option<&[u8]>, media: ValueRef<'_>, json: 
     parse_row(key, json)
 }
 
-/// The row of a key.
+/// Returns the row of a key.
 pub(crate) fn parse_row(key: RowKey, json: &[u8]) -> Result<Row, BadRow> {
     match serde_json::from_slice::<Row>(json) {
         Err(error) => Err((Some(key), error.to_string())),

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 
-/// The version of the schema, kept as `user_version`.
+/// The version of the schema, stored as `user_version`.
 const SCHEMA: i64 = 3;
-/// Bad rows that are kept: the latest.
+/// Most bad rows kept; the latest stay.
 const MOST_BAD: i64 = 1000;
-/// For file systems without shared memory, where a reader keeps the writer waiting.
+/// Time-out for file systems without shared memory, where a reader delays the writer.
 const BUSY: Duration = Duration::from_millis(250);
 
 const TABLES: &str = "
@@ -30,7 +30,7 @@ const COPY_BAD: &str = "INSERT INTO bad_rows (time, reason, call_id, tag, media,
     SELECT ?4, ?5, call_id, tag, media, row FROM lines WHERE call_id = ?1 AND tag = ?2 AND media = ?3";
 const TRIM_BAD: &str = "DELETE FROM bad_rows WHERE id <= (SELECT max(id) FROM bad_rows) - ?1";
 
-/// Why a store cannot be used.
+/// Reason why a store cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum StoreError {
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub(crate) enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the file itself is at fault, rather than the disk.
+    /// Returns whether the file itself is damaged, rather than the disk failing.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Schema(_) | Self::NoFile | Self::Order => true,
@@ -61,7 +61,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the open file is of use again once the disk has room.
+    /// Returns whether the open file can be used again after the disk has space.
     pub(crate) fn is_passing(&self) -> bool {
         let code = match self {
             Self::Sqlite(error) => error.sqlite_error_code(),
@@ -71,7 +71,7 @@ impl StoreError {
     }
 }
 
-/// The file's folder, where only that is missing: more would hide a mistake.
+/// Creates the file's folder if only that is missing. More missing folders indicate a mistake.
 pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) else {
         return Ok(());
@@ -79,7 +79,7 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     DirBuilder::new().mode(0o750).create(folder).map_err(StoreError::Folder)
 }
 
-/// What is at the path must be a file that can be read and written, or nothing.
+/// Checks that the path is a readable and writable file, or does not exist.
 fn look_at(path: &Path) -> Result<(), StoreError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(StoreError::NoFile),
@@ -96,7 +96,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the file, and makes its tables where it has none. Nothing is written to one that has them.
+    /// Opens the file, and creates its tables if it has none. A file with tables is not written.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         look_at(path)?;
         let mut connection = connect(path)?;
@@ -114,7 +114,7 @@ impl Store {
             return Err(StoreError::Schema(version));
         }
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        // The reader's thread copies the log: a commit waits for no disk.
+        // The reader's thread copies the log, so no commit waits for the disk.
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
         if tables == 0 {
             let transaction = connection.transaction()?;
@@ -127,7 +127,7 @@ impl Store {
 
     /// Commits all `changes`, or none.
     pub(crate) fn commit(&mut self, changes: &Changes) -> Result<(), StoreError> {
-        // One statement is a transaction of its own.
+        // One statement is a transaction.
         if let Some((key, change @ (Change::Put { .. } | Change::Remove))) = changes.iter().next().filter(|_| changes.len() == 1) {
             return apply(&self.connection, key, change);
         }
@@ -144,7 +144,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the log anew: it has grown while it was copied. Not done while a reader is at work.
+    /// Restarts the log, which grew while it was copied. Not while a reader is at work.
     pub(crate) fn restart_log(&self) {
         if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())) {
             tracing::warn!("journal: the log is not begun anew: {error}");
@@ -152,17 +152,17 @@ impl Store {
     }
 }
 
-/// A connection to the file; it need not exist yet.
+/// Opens a connection to the file, which need not exist yet.
 pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
-    // A file system that syncs a growing log keeps whoever appends to it waiting, for tens of milliseconds. What the page cache has outlives the
-    // process, and calls do not outlive their host.
+    // A file system that syncs a growing log delays each append by tens of milliseconds. The page cache outlives the process, and calls do
+    // not outlive their host.
     connection.pragma_update(None, "synchronous", "OFF")?;
     Ok(connection)
 }
 
-/// `media` as it is kept.
+/// Returns `media` in its stored form.
 pub(crate) fn media_column(key: &RowKey) -> i64 {
     key.media.map_or(-1, i64::from)
 }

@@ -1,4 +1,4 @@
-//! The thread that opens the journal and writes it.
+//! The thread that opens and writes the journal.
 
 use crate::aside::move_aside;
 use crate::change::{Changes, Queue};
@@ -17,14 +17,14 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
-/// The pause after a failure.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Commits between copies of the log into the file.
 const COPY_EVERY: u32 = 500;
-/// A log of so many pages is begun anew.
+/// Pages from which on the log is restarted.
 const LOG_PAGES: u64 = 16_384;
 
-/// Why there is no store.
+/// Reason for a missing store.
 #[derive(Debug, Error)]
 enum OpenError {
     #[error(transparent)]
@@ -35,7 +35,7 @@ enum OpenError {
     Aside(io::Error),
 }
 
-/// Why writing to a store has ended.
+/// Reason why writing to a store has ended.
 enum End {
     Closed,
     Failed,
@@ -47,14 +47,14 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     events: mpsc::UnboundedSender<Event>,
     lock: Option<Flock<File>>,
-    /// That of the file that is open.
+    /// The lock of the open file.
     reader: Option<Opened>,
-    /// What was found at the first opening is the agent's to restore.
+    /// The agent restores the content found at the first opening.
     found: bool,
     commits: u32,
     /// Pages of the log at the latest copy.
     log_pages: Arc<AtomicU64>,
-    /// The last field: when it is dropped, the lock is given up.
+    /// The last field: dropping it releases the lock.
     progress: watch::Sender<Progress>,
 }
 
@@ -89,13 +89,13 @@ impl Writer {
                 break;
             }
         }
-        // Then nothing is open any more, and who waits for the end is told.
+        // After this nothing is open any more, and the waiter for the end is notified.
         if let Some(reader) = self.reader.take() {
             reader.stop();
         }
     }
 
-    /// A failure: said in the log when it begins, and when it is another one.
+    /// Logs a failure when it begins, and when its reason changes.
     fn failed(&self, error: &str) {
         self.progress.send_modify(|now| {
             if now.failing.as_deref() != Some(error) {
@@ -119,7 +119,7 @@ impl Writer {
     }
 
     fn tell(&self, event: Event) {
-        // An agent that ends listens no longer.
+        // A stopping agent does not listen any more.
         let _ = self.events.send(event);
     }
 
@@ -152,10 +152,10 @@ impl Writer {
         Ok(store)
     }
 
-    /// Writes what is handed over.
+    /// Writes submitted changes.
     fn serve(&mut self, mut store: Store) -> End {
         let shared = Arc::clone(&self.shared);
-        // Where nothing waits to be written, that it can be opened has to do.
+        // If no change waits, a successful opening must suffice.
         if shared.queue().changes.is_empty() {
             self.works(None);
         }
@@ -207,7 +207,7 @@ impl Writer {
         }
     }
 
-    /// The file is moved aside, and its reader goes on with it.
+    /// Moves the file aside, together with its reader.
     fn damaged(&mut self, store: Store, damage: &str, changes: Changes) -> End {
         self.shared.change(|queue| queue.give_back(changes));
         self.shared.set_in_flight(0);
@@ -240,7 +240,7 @@ impl Writer {
     }
 }
 
-/// What the queue had.
+/// A batch taken from the queue.
 struct Work {
     changes: Changes,
     handed: u64,

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// SIP servers' cookies begin with a process id, these with a letter; the random part keeps a restarted agent from the replies that the
-/// relay kept for its predecessor, and two agents in front of one relay from each other's.
+/// These cookies begin with a letter, SIP servers' with a process id. The random part keeps a restarted agent from the replies to its
+/// predecessor's commands, and two agents in front of one relay from each other's replies.
 pub struct Cookies {
     prefix: String,
     next: AtomicU64,
@@ -25,12 +25,12 @@ impl Cookies {
         self.next.fetch_add(1, Relaxed)
     }
 
-    /// The cookie of the command with this number.
+    /// Returns the cookie of the command with this number.
     pub fn cookie(&self, number: u64) -> String {
         format!("{}{number:x}", self.prefix)
     }
 
-    /// The number of the command with this cookie.
+    /// Returns the number of the command with this cookie.
     pub fn parse(&self, cookie: &[u8]) -> Option<u64> {
         let number = std::str::from_utf8(cookie.strip_prefix(self.prefix.as_bytes())?).ok()?;
         u64::from_str_radix(number, 16).ok()

@@ -1,4 +1,4 @@
-//! Commands over udp: several at the same time, told apart by their cookies, repeated with the same cookie.
+//! Commands over UDP: several at the same time, distinguished by cookies and retransmitted with the same cookie.
 
 use super::cookies::Cookies;
 use super::state::State;
@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 /// The largest UDP packet.
 const LARGEST: usize = 65_536;
-/// Commands that the relay has not answered, at a time. rtpproxy asks for a receive buffer of 16 KiB, where the kernel keeps some forty short ones,
-/// half as many long ones, and loses what comes beyond.
+/// Most unanswered commands. rtpproxy requests a receive buffer of 16 KiB, in which the kernel keeps about forty short ones or twenty long
+/// ones, and drops the rest.
 const AT_ONCE: usize = 16;
 
 pub struct Datagram {
@@ -29,11 +29,11 @@ pub struct Datagram {
     opened: Mutex<Option<Opened>>,
 }
 
-/// What commands and the task that reads share.
+/// State shared by commands and the reading task.
 struct Shared {
     cookies: Cookies,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>,
-    /// Reports that nobody listens on the relay's port. They do not say for which command: they count for all that are in flight.
+    /// Reports that the relay's port is closed. They do not name a command, so they count for all commands under way.
     refusals: watch::Sender<u64>,
 }
 
@@ -48,19 +48,19 @@ impl Drop for Opened {
     }
 }
 
-/// What came of one try.
+/// Result of one try.
 enum Outcome {
     Reply(Vec<u8>),
     Refused,
     Nothing,
 }
 
-/// A command's room in the relay's receive buffer, until it is answered or lost; without a permit it is sent all the same.
+/// A command's place in the relay's receive buffer, until it is answered or lost. Without a permit it is sent anyway.
 struct Room<'a> {
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// A command's place among those that wait, as long as somebody waits for its reply.
+/// A command's place among the waiting ones, while its reply is waited for.
 struct Place<'a> {
     shared: &'a Shared,
     number: u64,
@@ -98,7 +98,7 @@ impl Datagram {
         }
     }
 
-    /// `send_by`: a command for which there is no room by then is not sent.
+    /// `send_by`: a command without a place by then is not sent.
     pub async fn exchange(&self, command: &[u8], plan: Plan, send_by: Option<Instant>) -> Result<Vec<u8>, RelayError> {
         let mut room = Some(match send_by {
             Some(due) => self.room_by(due).await?,
@@ -141,7 +141,7 @@ impl Datagram {
         })
     }
 
-    /// Room in the relay's receive buffer, waited for until the first repetition would be due at most: a relay that is dead makes none.
+    /// Waits for a place in the relay's receive buffer, at most until the first retransmission would be due: a dead relay frees no place.
     async fn room(&self) -> Room<'_> {
         let permit = timeout(self.state.timing.early_repeat, self.room.acquire()).await;
         Room {
@@ -154,7 +154,7 @@ impl Datagram {
         Ok(Room { _permit: permit.ok() })
     }
 
-    /// Sends a command without a waiter, and without waiting for room.
+    /// Sends a command without a waiter, and without waiting for a place.
     pub async fn send_alone(&self, command: &[u8]) -> Result<(), RelayError> {
         let socket = self.socket().map_err(|error| self.state.unreachable(error))?;
         let cookie = self.shared.cookies.cookie(self.shared.cookies.number());
@@ -163,8 +163,8 @@ impl Datagram {
         self.send(&socket, &datagram, Instant::now() + self.state.timing.timeout).await
     }
 
-    /// Send, and wait for what comes of it. What finds the relay's receive buffer full all the same is lost, but soon there is room again: the
-    /// first try, which has `room`, is repeated early.
+    /// Sends and waits for the result. A command that finds the relay's receive buffer full is lost, but space is free again soon.
+    /// Therefore the first try, which has a place (`room`), is repeated early.
     async fn attempt(
         &self,
         socket: &UdpSocket,
@@ -197,7 +197,7 @@ impl Datagram {
     }
 
     async fn send(&self, socket: &UdpSocket, datagram: &[u8], due: Instant) -> Result<(), RelayError> {
-        // Not try_send: a socket that was just opened is not known to be writable.
+        // Not `try_send`, because a socket that was just opened is not known to be writable.
         let send = || async {
             timeout_at(due, socket.send(datagram))
                 .await
@@ -205,13 +205,13 @@ impl Datagram {
         };
         let mut result = send().await;
         if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            // The report on an earlier datagram, which is handed over here; this one was not sent.
+            // The error belongs to an earlier datagram; this one was not sent.
             self.shared.refused();
             result = send().await;
         }
         match result {
             Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) => Err(self.state.not_sent(datagram, error)),
-            // As good as lost on the way; the next try follows.
+            // It counts as lost on the way; the next try follows.
             Err(error) => {
                 tracing::debug!("relay {}: send: {error}", self.state.address);
                 Ok(())
@@ -232,7 +232,7 @@ impl Datagram {
         let socket = std::net::UdpSocket::bind(any)?;
         socket.set_nonblocking(true)?;
         buffers::enlarge(&socket)?;
-        // Connected, so that only the relay's own replies come in and a closed port is reported.
+        // A connected socket receives only the relay's replies, and reports a closed port.
         socket.connect(self.address)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
         let reader = read(Arc::clone(&socket), Arc::clone(&self.shared), Arc::clone(&self.state));
@@ -257,7 +257,7 @@ async fn reply_until(place: &mut Place<'_>, due: Instant) -> Option<Vec<u8>> {
     timeout_at(due, &mut place.reply).await.ok()?.ok()
 }
 
-/// Hand replies to those who wait for them; it ends with the client.
+/// Passes replies to their waiters; ends with the client.
 async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>) {
     let mut buffer = vec![0; LARGEST];
     loop {
@@ -281,10 +281,10 @@ async fn read(socket: Arc<UdpSocket>, shared: Arc<Shared>, state: Arc<State>) {
         match waiting {
             Some(sender) => {
                 state.answered();
-                // Whoever waited may have gone this very moment.
+                // The waiter may have left at this moment.
                 let _ = sender.send(reply.to_vec());
             }
-            // The second reply to a repeated command, or one that came after its time.
+            // The second reply to a retransmitted command, or a late one.
             None => {
                 state.late.fetch_add(1, Relaxed);
             }

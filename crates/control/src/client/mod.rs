@@ -1,7 +1,7 @@
-//! Clients of relays: a command out over udp, tcp, unix or cunix, its reply back.
+//! Clients of relays: send commands over udp, tcp, unix or cunix, and return their replies.
 //!
-//! Cookies towards a relay are the client's own: relays keep replies by cookie alone, whoever sent it, so two SIP servers behind one agent
-//! would otherwise get each other's replies.
+//! The client uses cookies of its own towards a relay. Relays store replies by cookie alone, whoever sent it, so two SIP servers behind one
+//! agent would otherwise get each other's replies.
 
 mod cookies;
 mod datagram;
@@ -23,16 +23,16 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// How long a client waits.
+/// Time-outs of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// For the reply to one try.
     pub timeout: Duration,
-    /// Until a datagram is repeated for the first time, within its first try.
+    /// Until the first retransmission of a datagram, within its first try.
     pub early_repeat: Duration,
     /// Further tries of [`RelayClient::request`].
     pub retries: u32,
-    /// Until a SIP server's command is tried once more after the relay's host refused it.
+    /// Until the second try of a SIP server's command that the relay's host has refused.
     pub refused_retry: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(1),
-            // With this much more a reply still comes in the 0.2 s that an OpenSIPS may be told to wait.
+            // With this delay a reply still arrives in the 0.2 s for which OpenSIPS may be configured to wait.
             early_repeat: Duration::from_millis(100),
             retries: 3,
             refused_retry: Duration::from_millis(100),
@@ -48,7 +48,7 @@ impl Default for Timing {
     }
 }
 
-/// Why there is no reply.
+/// Reason for a missing reply.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RelayError {
     #[error("relay {relay}: no reply to \"{command}\" after {tries} tries of {timeout:?}")]
@@ -64,24 +64,23 @@ pub enum RelayError {
     /// It was not sent.
     #[error("an empty command")]
     Empty,
-    /// It was not sent: the relay could not have read it.
-    /// There was no reply by the command's deadline.
+    /// It was not sent, because the relay could not have read it, and there was no reply by the command's deadline.
     #[error("relay {relay}: no reply before the SIP server stopped waiting")]
     Expired { relay: String },
     #[error("relay {relay}: a command of {size} bytes is not sent: {reason}")]
     NotSent { relay: String, size: usize, reason: String },
 }
 
-/// How long a SIP server waits for a command.
+/// Deadlines of a command that a SIP server waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline<'a> {
-    /// A command for which the relay has no room by then is not sent.
+    /// A command without a place in the relay's buffer by then is not sent.
     pub send: Instant,
-    /// What begins a call: when the reply is no longer waited for, and the command that is then sent behind it to undo what it has done.
+    /// For a command that starts a call: when the reply is no longer waited for, and the command that then reverts it.
     pub undo: Option<(Instant, &'a [u8])>,
 }
 
-/// How a command is tried.
+/// How often a command is tried.
 #[derive(Clone, Copy)]
 struct Plan {
     tries: u32,
@@ -95,7 +94,7 @@ enum Transport {
     Once(Once),
 }
 
-/// The control socket of one relay. Commands may be sent at the same time; sockets are opened when they are needed. Needs the runtime.
+/// The control socket of one relay. Commands may be sent concurrently; sockets are opened when needed. Needs the tokio runtime.
 pub struct RelayClient {
     state: Arc<State>,
     transport: Transport,
@@ -126,10 +125,10 @@ impl RelayClient {
         &self.state.address
     }
 
-    /// Pass on a SIP server's command; command and reply are without cookie and line end.
+    /// Forwards a SIP server's command; command and reply have no cookie and no line end.
     ///
-    /// It is tried again at most once, after the time-out, and fails after twice that: the SIP server repeats about once a second itself. Where
-    /// nobody listens on the relay's port it fails after 0.1 s, so that another relay can be taken.
+    /// It is tried again at most once, after the time-out, and fails after twice that, because the SIP server itself repeats about once a
+    /// second. If the relay's port is closed, it fails after 0.1 s, so that another relay can be used.
     ///
     /// # Errors
     /// There was no reply, or the command is empty.
@@ -138,8 +137,8 @@ impl RelayClient {
         self.exchange(command, plan, None).await
     }
 
-    /// The same for a SIP server that waits until a deadline. The commands of a relay that is reached over udp, or over one connection, come in the
-    /// order of their sending: what is undone here does not touch what the SIP server asks of the relay itself later on.
+    /// Forwards a command of a SIP server that waits until a deadline. Over udp, or over one connection, commands reach the relay in the
+    /// order of sending: the reversal of a command cannot affect a later command of the SIP server.
     ///
     /// # Errors
     /// There was no reply by the deadline, or the command is empty.
@@ -169,8 +168,8 @@ impl RelayClient {
         }
     }
 
-    /// Send a command of one's own, 1 + retries times, with one cookie if the protocol has them on this kind of socket. Without one it must
-    /// be a command that may run twice.
+    /// Sends a command of the agent's own, 1 + retries times, with one cookie if the protocol has cookies on this kind of socket. Without a
+    /// cookie the command must be safe to execute twice.
     ///
     /// # Errors
     /// There was no reply, or the command is empty.
@@ -179,7 +178,7 @@ impl RelayClient {
         self.exchange(command, Plan { tries, patient: true }, None).await
     }
 
-    /// Whether the relay answers; `None` until the first reply or failure.
+    /// Returns whether the relay answers; `None` until the first reply or failure.
     #[must_use]
     pub fn alive(&self) -> watch::Receiver<Option<bool>> {
         self.state.alive.subscribe()
@@ -190,7 +189,7 @@ impl RelayClient {
         self.state.counts()
     }
 
-    /// `send_by`: until when a datagram waits for room.
+    /// `send_by`: latest time at which a datagram is sent.
     async fn exchange(&self, command: &[u8], plan: Plan, send_by: Option<Instant>) -> Result<Vec<u8>, RelayError> {
         if command.trim_ascii().is_empty() {
             return Err(RelayError::Empty);
@@ -208,7 +207,7 @@ impl RelayClient {
     }
 }
 
-/// A command as one line. A line end inside a datagram is a blank to the relay; on a stream it would begin another command.
+/// Returns a command as one line. A line end inside a datagram is a blank to the relay; on a stream it would start another command.
 fn one_line(command: &[u8]) -> Vec<u8> {
     let first = command.iter().position(|byte| !is_line_end(*byte)).unwrap_or(command.len());
     let last = command.iter().rposition(|byte| !is_line_end(*byte)).map_or(first, |last| last + 1);

@@ -1,4 +1,4 @@
-//! Commands over unix: a connection for each command; the relay closes it after the reply.
+//! Commands over unix: a connection for each command, which the relay closes after the reply.
 
 use super::state::State;
 use super::{Plan, RelayError, one_line, without_line_end};
@@ -13,9 +13,9 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Connections at the same time: rtpproxy serves them one after the other and queues few.
+/// Most concurrent connections: rtpproxy serves them one after the other and queues few.
 const CONNECTIONS: usize = 16;
-/// There is no event for a queue of connections that has room again.
+/// Poll interval, because no event reports free space in a queue of connections.
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
 pub struct Once {

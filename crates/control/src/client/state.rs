@@ -1,4 +1,4 @@
-//! What is known of a relay: whether it answers, and counters.
+//! State of a relay: whether it answers, and counters.
 
 use super::{RelayError, Timing};
 use crate::protocol::Protocol;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// What a client has counted.
+/// Counters of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounts {
-    /// Commands, without repetitions.
+    /// Commands without retransmissions.
     pub sent: u64,
     pub repeated: u64,
     pub answered: u64,
-    /// Replies that nobody waited for any more.
+    /// Replies without a waiter.
     pub late: u64,
     pub timeouts: u64,
 }
@@ -31,7 +31,7 @@ pub struct State {
     answered: AtomicU64,
     timeouts: AtomicU64,
     start: Instant,
-    /// When the last reply came, in nanoseconds since the start; 0: never.
+    /// Time of the last reply, in nanoseconds since the start; 0: never.
     last_reply: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl State {
         }
     }
 
-    /// Nanoseconds since the start.
+    /// Returns nanoseconds since the start.
     pub fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -65,7 +65,8 @@ impl State {
         }
     }
 
-    /// One command without a reply is that command's fault while others get theirs: `begun` is when it was sent.
+    /// Records a command without a reply. If other commands got replies since `begun`, when it was sent, the fault is the command's, not
+    /// the relay's.
     pub fn failed(&self, begun: u64, error: &RelayError) {
         match error {
             RelayError::Timeout { .. } => {

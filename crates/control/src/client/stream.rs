@@ -1,8 +1,8 @@
-//! Commands over tcp and cunix: one connection, commands pipelined, replies in order or with cookies.
+//! Commands over tcp and cunix: one connection, pipelined commands, replies in order or with cookies.
 //!
-//! Without cookies the order is all there is: after a time-out the connection is closed and every command on it fails, so that a reply can
-//! never go to the wrong command. With cookies it is closed if no later command was answered either: the other end may have gone, and
-//! rtpengine reads nothing more from a connection once there is something on it that is not bencode.
+//! Without cookies only the order assigns replies. After a time-out the connection is therefore closed and every command on it fails, so
+//! that no reply is assigned to the wrong command. With cookies it is closed if no later command was answered either: the other end may be
+//! gone, and rtpengine stops reading a connection after anything that is not bencode.
 
 use super::cookies::Cookies;
 use super::state::State;
@@ -26,9 +26,9 @@ const QUEUE: usize = 1024;
 
 type Answer = Result<Vec<u8>, String>;
 
-/// A command, and who waits for its reply.
+/// A command and its waiter.
 struct Item {
-    /// Of its cookie, where the protocol has one.
+    /// Number of its cookie, if the protocol has cookies.
     number: u64,
     bytes: Vec<u8>,
     reply: oneshot::Sender<Answer>,
@@ -36,14 +36,14 @@ struct Item {
 
 struct Connection {
     items: mpsc::Sender<Item>,
-    /// The largest number of a command that was answered.
+    /// The largest number of an answered command.
     answered: Arc<AtomicU64>,
     task: AbortHandle,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Replies that are still waited for fail with it.
+        // Other waiting replies fail with it.
         self.task.abort();
     }
 }
@@ -98,10 +98,10 @@ impl Stream {
         }
     }
 
-    /// An NG command as it is sent, and the encoding that it has come in.
+    /// Returns an NG command as it is sent, and its original encoding.
     ///
-    /// rtpengine takes JSON over udp only. On a connection it would wait for the end of a bencode dictionary for ever, and every command
-    /// behind it would go without a reply.
+    /// rtpengine accepts JSON over udp only. On a connection it would wait without end for the end of a bencode dictionary, and every later
+    /// command would stay without a reply.
     fn in_bencode(&self, number: u64, command: &[u8]) -> Result<(Vec<u8>, Option<Encoding>), RelayError> {
         let (encoding, value) = decode(command).map_err(|error| self.state.not_sent(command, error))?;
         let cookie = self.cookies.cookie(number);
@@ -110,13 +110,13 @@ impl Stream {
             Encoding::Json => ng::join(cookie.as_bytes(), &encode(&value, Encoding::Bencode)),
         };
         let whole = ng::take(&message).map_err(|error| self.state.not_sent(command, error))?;
-        // What follows the dictionary, a line end usually, would be the beginning of the next cookie.
+        // Bytes after the dictionary, usually a line end, would become the start of the next cookie.
         let used = whole.map(|(_, used)| used);
         message.truncate(used.ok_or_else(|| self.state.not_sent(command, "it has no end"))?);
         Ok((message, Some(encoding)))
     }
 
-    /// The reply; `None`: none came in time.
+    /// Returns the reply; `None`: none came in time.
     async fn once(&self, connection: &Arc<Connection>, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>, RelayError> {
         let (reply, answer) = oneshot::channel();
         let item = Item {
@@ -137,7 +137,7 @@ impl Stream {
         Ok(None)
     }
 
-    /// Close this connection, if it is still the one in use.
+    /// Closes this connection if it is still in use.
     async fn close(&self, connection: &Arc<Connection>) {
         connection.task.abort();
         let mut current = self.connection.lock().await;
@@ -185,7 +185,7 @@ impl Stream {
     }
 }
 
-/// A connection's commands in their order; the first `written` of them are written.
+/// A connection's commands in order; the first `written` of them are written.
 struct Pipeline {
     state: Arc<State>,
     cookies: Arc<Cookies>,
@@ -194,9 +194,9 @@ struct Pipeline {
     written: usize,
 }
 
-/// A reply that has come whole.
+/// A complete reply.
 struct Reply {
-    /// Whose it is; `None`: nobody's who waits.
+    /// Its command; `None`: no command waits for it.
     index: Option<usize>,
     body: Vec<u8>,
     /// Bytes of the buffer.
@@ -214,7 +214,7 @@ impl Pipeline {
         }
     }
 
-    /// Write what may be written: everything in order, but nothing together with an I, whose reply has several lines.
+    /// Writes all ready commands in order, but sends no command together with an I, whose reply has several lines.
     async fn write(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         while let Some(item) = self.items.get(self.written) {
             if self.state.protocol.in_order() && self.written > 0 {
@@ -229,7 +229,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Hand on the replies that have come whole.
+    /// Passes on the complete replies.
     fn take(&mut self, buffer: &mut Vec<u8>) -> Result<(), String> {
         while let Some(reply) = self.first_reply(buffer)? {
             buffer.drain(..reply.used);
@@ -247,7 +247,7 @@ impl Pipeline {
 
     fn first_reply(&mut self, buffer: &[u8]) -> Result<Option<Reply>, String> {
         match self.state.protocol {
-            // A command that was given up keeps its place: its reply is thrown away.
+            // A command without a waiter keeps its place: its reply is discarded.
             Protocol::Rtpproxy => match self.items.front().filter(|_| self.written > 0) {
                 None if buffer.is_empty() => Ok(None),
                 None => Err("the relay sent bytes that answer nothing".to_owned()),
@@ -266,7 +266,7 @@ impl Pipeline {
                 let taken = ng::take(buffer).map_err(|error| format!("no reply: {error}"))?;
                 Ok(taken.map(|(message, used)| {
                     let number = self.cookies.parse(message.cookie);
-                    // A command that is repeated is there twice: once given up.
+                    // A retransmitted command is listed twice, once without a waiter.
                     let is_it = |item: &Item| Some(item.number) == number && !item.reply.is_closed();
                     Reply {
                         index: self.items.iter().position(is_it),
@@ -285,7 +285,7 @@ impl Pipeline {
         self.items.remove(index)
     }
 
-    /// Forget the commands that were given up; a time-out comes to all of them, so the oldest are first.
+    /// Forgets the commands without a waiter. Each has a time-out, so the oldest come first.
     fn forget(&mut self) {
         while self.items.front().is_some_and(|item| item.reply.is_closed()) {
             self.remove(0);
@@ -293,7 +293,7 @@ impl Pipeline {
     }
 }
 
-/// A reply to a command that was JSON.
+/// Returns a reply to a command that was JSON.
 fn in_json(reply: Vec<u8>) -> Vec<u8> {
     match decode(&reply) {
         Ok((Encoding::Bencode, value)) => encode(&value, Encoding::Json),
@@ -313,7 +313,7 @@ async fn run(stream: impl AsyncRead + AsyncWrite + Unpin, mut queue: mpsc::Recei
     }
 }
 
-/// Write commands and read replies; returns why the connection ends.
+/// Writes commands and reads replies. Returns why the connection ends.
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     queue: &mut mpsc::Receiver<Item>,

@@ -1,4 +1,4 @@
-//! Binding of control sockets that clients connect to.
+//! Binds control sockets.
 
 use nix::sys::socket::{self as sys, AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, sockopt};
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 const WAITING: i32 = 128;
 
-/// A socket of IPv4, or of IPv6 alone.
+/// Makes a socket of IPv4, or of IPv6 only.
 pub fn inet(address: SocketAddr, kind: SockType, protocol: SockProtocol) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() {
         AddressFamily::Inet6
@@ -21,12 +21,14 @@ pub fn inet(address: SocketAddr, kind: SockType, protocol: SockProtocol) -> io::
     Ok(fd)
 }
 
+/// Binds and listens.
+///
 /// # Errors
 /// As bind(2) and listen(2).
 pub fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let fd = inet(address, SockType::Stream, SockProtocol::Tcp)?;
     sys::setsockopt(&fd, sockopt::ReuseAddr, &true)?;
-    // Connections inherit it: a host that died is noticed.
+    // Connections inherit it, so that a dead host is detected.
     sys::setsockopt(&fd, sockopt::KeepAlive, &true)?;
     sys::bind(fd.as_raw_fd(), &SockaddrStorage::from(address))?;
     sys::listen(&fd, Backlog::new(WAITING)?)?;

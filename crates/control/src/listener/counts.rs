@@ -19,7 +19,7 @@ const KINDS: usize = Counter::Stalls as usize + 1;
 #[derive(Default)]
 pub struct Counters([AtomicU64; KINDS]);
 
-/// What a listener has done with commands.
+/// Counters of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Executed by the service.
@@ -28,17 +28,17 @@ pub struct Counts {
     pub answered: u64,
     /// Executed, without a reply.
     pub unanswered: u64,
-    /// Datagrams that were repetitions.
+    /// Retransmitted datagrams.
     pub repeated: u64,
-    /// From addresses that are not allowed, and connections above the limit.
+    /// Commands from addresses that are not allowed, and connections above the limit.
     pub denied: u64,
     /// Empty, too long, or without a cookie.
     pub malformed: u64,
-    /// Not carried out, because they had waited too long.
+    /// Not executed, because they had waited too long.
     pub expired: u64,
     /// How often reading waited because too many commands were being executed.
     pub stalls: u64,
-    /// Being executed now.
+    /// Commands being executed now.
     pub in_flight: usize,
 }
 

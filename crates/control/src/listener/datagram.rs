@@ -1,4 +1,4 @@
-//! Commands over UDP: `<cookie> <command>`, answered by `<cookie> <reply>` to where the datagram came from.
+//! Commands over UDP: `<cookie> <command>`, answered by `<cookie> <reply>` to the datagram's source.
 
 use super::packet_info::PacketInfo;
 use super::{Context, Counter, Listener, Sender, Service, bind};
@@ -17,10 +17,10 @@ use tokio::net::UdpSocket;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
-/// The largest UDP packet: a command that is too long is answered too.
+/// The largest UDP packet, because a command that is too long is answered too.
 const LARGEST: usize = 65_536;
 
-/// Datagrams that are read before commands in progress have their turn: while many are read at a stretch, no reply of a relay is passed on.
+/// Datagrams to read before running commands are polled: no reply of a relay is passed on while many are read at once.
 const AT_ONCE: usize = 16;
 
 /// A UDP control socket.
@@ -28,7 +28,7 @@ pub struct Datagrams {
     socket: Arc<UdpSocket>,
 }
 
-/// Where a datagram came from, to which local address, and how long it has waited in the kernel's queue.
+/// Source of a datagram, its local address, and its time in the kernel's queue.
 #[derive(Clone, Copy)]
 struct Origin {
     from: SocketAddr,
@@ -42,7 +42,7 @@ impl Waits for Origin {
     }
 }
 
-/// What a listener and its commands share.
+/// State shared by a listener and its commands.
 struct Exchange {
     context: Arc<Context>,
     socket: Arc<UdpSocket>,
@@ -99,7 +99,7 @@ impl Datagrams {
             match result {
                 Ok((size, Some(origin))) => exchange.take(&mut commands, service, &buffer[..size], origin, permit),
                 Ok((_, None)) => {}
-                // A reply that nobody took, for instance.
+                // For example the error of a reply whose receiver is gone.
                 Err(error) => context.warn("receive", || format!("receive: {error}")),
             }
         }
@@ -111,7 +111,7 @@ impl Exchange {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of one command. While there is none, the kernel's queue holds what comes.
+    /// Waits for the place of one command. Meanwhile the kernel's queue holds the datagrams.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let places = &self.context.in_flight;
         if let Ok(permit) = Arc::clone(places).try_acquire_owned() {
@@ -124,7 +124,7 @@ impl Exchange {
         Arc::clone(places).acquire_owned().await.ok()
     }
 
-    /// The size of a datagram; without an origin there is no address to answer to.
+    /// Returns the size of a datagram; without an origin there is no address to answer to.
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<Origin>)> {
         self.socket
             .async_io(Interest::READABLE, || {
@@ -148,7 +148,7 @@ impl Exchange {
             .await
     }
 
-    /// Answer a datagram at once, or begin to execute it.
+    /// Answers a datagram at once, or starts to execute it.
     fn take<S: Service>(
         self: &Arc<Self>,
         commands: &mut JoinSet<()>,
@@ -176,7 +176,7 @@ impl Exchange {
         let (cookie, body) = (cookie.to_vec(), body.to_vec());
         let received = Instant::now().checked_sub(origin.waited);
         let (exchange, service) = (Arc::clone(self), Arc::clone(service));
-        // Tokio moves a task's future several times. A service's may be kilobytes; in a box only the pointer moves.
+        // Tokio moves a task's future several times. A service's may be kilobytes, so it is boxed.
         commands.spawn(Box::pin(async move {
             let _permit = permit;
             let mut command = InProgress {
@@ -195,7 +195,7 @@ impl Exchange {
         }));
     }
 
-    /// Cookie and command; what is no command is answered here.
+    /// Returns cookie and command. A datagram without a command is answered here.
     fn check<'a>(&self, data: &'a [u8], origin: &Origin) -> Option<(&'a [u8], &'a [u8])> {
         let protocol = self.context.protocol;
         let Some((cookie, body)) = protocol.split(data) else {
@@ -239,21 +239,21 @@ impl Exchange {
         let parts = [IoSlice::new(reply)];
         let to = SockaddrStorage::from(origin.from);
         if let Err(error) = sys::sendmsg(self.socket.as_raw_fd(), &parts, &messages, MsgFlags::empty(), Some(&to)) {
-            // The SIP server repeats the command and gets the reply that was kept.
+            // The SIP server retransmits the command and gets the stored reply.
             self.context
                 .warn("send", || format!("reply to {} is not sent: {error}", origin.from));
         }
     }
 }
 
-/// A command that is being executed; one that ends without a reply, by a panic for instance, is executed again when it is repeated.
+/// A command that is being executed. If it ends without a reply, for example by a panic, a retransmission executes it again.
 struct InProgress<'a> {
     exchange: &'a Exchange,
     ticket: Option<Ticket>,
 }
 
 impl InProgress<'_> {
-    /// To whom the reply is to be sent.
+    /// The receivers of the reply.
     fn end(&mut self, reply: Option<&[u8]>) -> Vec<Origin> {
         let now = self.exchange.context.now();
         let ticket = self.ticket.take();
@@ -267,7 +267,7 @@ impl Drop for InProgress<'_> {
     }
 }
 
-/// How long ago a time of the system's clock was.
+/// Returns the time since a time of the system's clock.
 fn since(unix: Duration) -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

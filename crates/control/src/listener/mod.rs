@@ -1,4 +1,4 @@
-//! Control sockets that SIP servers send commands to: udp, tcp, unix and cunix, as rtpproxy has them; udp and tcp, as rtpengine has them.
+//! Control sockets for SIP servers: udp, tcp, unix and cunix as in rtpproxy; udp and tcp as in rtpengine.
 
 mod bind;
 mod counts;
@@ -28,35 +28,35 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How long commands that are being executed may take when a listener stops.
+/// How long running commands may take after a listener stops.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Executes commands.
 pub trait Service: Send + Sync + 'static {
-    /// The reply to a command, both without cookie and line end. `None`: no reply is sent; a SIP server repeats a datagram, which is then
-    /// executed again. A connection without cookies is closed, because on it a reply that is missing would shift all later ones.
+    /// Returns the reply to a command; both have no cookie and no line end. `None`: no reply is sent. A SIP server then retransmits a
+    /// datagram, which is executed again. A connection without cookies is closed, because a missing reply would shift all later ones.
     ///
-    /// `command` is not empty and not longer than [`Protocol::max_command`]. Commands are executed at the same time.
+    /// `command` is not empty and not longer than [`Protocol::max_command`]. Commands are executed concurrently.
     fn execute(&self, command: &[u8], sender: Sender) -> impl Future<Output = Option<Vec<u8>>> + Send;
 
-    /// What a command does to a call. Only asked for commands that have waited long.
+    /// Returns a command's effect on a call. Called only for commands that have waited long.
     fn kind(&self, _command: &[u8]) -> Kind {
         Kind::Continues
     }
 
-    /// A datagram was repeated; it is not executed.
+    /// A datagram was retransmitted; it is not executed.
     fn on_repetition(&self) {}
 
     /// A datagram is not executed because it has waited too long.
     fn on_expired(&self) {}
 }
 
-/// Where a command came from.
+/// Origin of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sender {
     /// `None` for a Unix socket.
     pub peer: Option<SocketAddr>,
-    /// When a datagram reached the host; `None` for a command over a connection, where nothing tells.
+    /// When a datagram reached the host; `None` for a command over a connection, which has no timestamp.
     pub received: Option<Instant>,
 }
 
@@ -68,7 +68,7 @@ impl Sender {
         }
     }
 
-    /// The sender's address; that of an IPv4 client of an IPv6 socket is an IPv4 address.
+    /// Returns the sender's address; an IPv4 client of an IPv6 socket has an IPv4 address.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         self.peer.map(|peer| peer.ip().to_canonical())
@@ -84,21 +84,21 @@ impl fmt::Display for Sender {
     }
 }
 
-/// How a control socket is served.
+/// Settings of a control socket.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Group of the file of a Unix socket.
+    /// Group of a Unix socket's file.
     pub group: String,
-    /// Networks from which commands are taken over udp and tcp; `None`: from everywhere.
+    /// Networks that may send commands over udp and tcp; `None`: all.
     pub allow: Option<Vec<Network>>,
-    /// Commands executed at the same time. While there are so many, no more are read.
+    /// Most concurrent commands. At this number no more are read.
     pub in_flight: u32,
-    /// Connections at the same time; one more is closed.
+    /// Most connections; one more is closed.
     pub connections: usize,
-    /// How long a client of a unix: socket may take to send its one command, and one of another connection to send the rest of a command
-    /// that it has begun, or to take a reply.
+    /// Time for a client of a unix: socket to send its one command; on other connections, time to send the rest of a started command or to
+    /// receive a reply.
     pub command_timeout: Duration,
-    /// How long senders of datagrams wait for a reply; `None`: commands are executed however long they have waited.
+    /// How long senders of datagrams wait for a reply; `None`: commands are executed whatever their wait.
     pub patience: Option<Patience>,
 }
 
@@ -120,11 +120,11 @@ enum Socket {
     Tcp(TcpListener),
     /// One command per connection.
     Unix(UnixListener),
-    /// Connections that stay.
+    /// Connections that stay open.
     Cunix(UnixListener),
 }
 
-/// What all tasks of one listener share.
+/// State shared by all tasks of one listener.
 struct Context {
     address: ControlAddress,
     protocol: Protocol,
@@ -151,7 +151,7 @@ impl Context {
         allowed
     }
 
-    /// A line that a hostile or broken sender could repeat for ever: of each kind one in ten seconds.
+    /// Logs a line that a hostile or broken sender could repeat without limit: one of each kind in ten seconds.
     fn warn(&self, kind: &'static str, what: impl FnOnce() -> String) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left_out) = lines.entry(kind).or_default().write(self.now()) {
@@ -164,7 +164,7 @@ impl Context {
         self.warn(kind, what);
     }
 
-    /// The answer to what is no command.
+    /// Returns the answer to bytes that are no command.
     fn refusal(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         let most = self.protocol.max_command();
         if !body.trim_ascii().is_empty() && body.len() <= most {
@@ -176,7 +176,7 @@ impl Context {
         Some(self.protocol.refusal(body.trim_ascii()))
     }
 
-    /// Execute a command and count it.
+    /// Executes a command and counts it.
     async fn execute(&self, service: &impl Service, command: &[u8], sender: Sender) -> Option<Vec<u8>> {
         self.counters.add(Counter::Executed);
         let reply = service.execute(command, sender).await;
@@ -186,14 +186,14 @@ impl Context {
     }
 }
 
-/// A control socket that is bound. The file of a Unix socket goes with it.
+/// A bound control socket. The file of a Unix socket is removed with it.
 pub struct Listener {
     socket: Socket,
     _file: Option<SocketFile>,
     context: Arc<Context>,
 }
 
-/// What a listener has counted; it may be read while and after the listener serves.
+/// Returns the listener's counters, which may be read while it serves and afterwards.
 #[derive(Clone)]
 pub struct Statistics(Arc<Context>);
 
@@ -207,10 +207,10 @@ impl Statistics {
 }
 
 impl Listener {
-    /// Bind an address. Needs the runtime.
+    /// Binds an address. Needs the tokio runtime.
     ///
     /// # Errors
-    /// It is taken, cannot be had, or the protocol is not spoken over this kind of socket.
+    /// The address is in use or not available, or the protocol is not spoken over this kind of socket.
     pub fn bind(address: &ControlAddress, protocol: Protocol, options: Options) -> io::Result<Self> {
         let unsupported = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         protocol.check(address).map_err(unsupported)?;
@@ -245,7 +245,7 @@ impl Listener {
         })
     }
 
-    /// The address as a SIP server takes it: with the port that was given for port 0.
+    /// Returns the bound address in configuration syntax, with the port that was assigned for port 0.
     #[must_use]
     pub fn address(&self) -> &ControlAddress {
         &self.context.address
@@ -256,9 +256,9 @@ impl Listener {
         Statistics(Arc::clone(&self.context))
     }
 
-    /// Take commands until `stop` is ready; it returns earlier only on a fault of the socket, which is logged.
+    /// Serves commands until `stop` is ready. It returns earlier only on a fault of the socket, which is logged.
     ///
-    /// Commands that are being executed at the stop have a second to end.
+    /// Commands under way at the stop have a second to end.
     pub async fn serve<S: Service>(self, service: Arc<S>, stop: impl Future<Output = ()>) {
         let context = &self.context;
         match &self.socket {
@@ -269,7 +269,7 @@ impl Listener {
         }
     }
 
-    /// Wait for the commands that are being executed. Later ones do not begin: whoever asks the semaphore waits behind this.
+    /// Waits for the commands under way. Later ones do not start, because they queue at the semaphore behind this.
     async fn finish(context: &Context) {
         let all = context.in_flight.acquire_many(context.options.in_flight);
         if timeout(GRACE, all).await.is_err() {

@@ -1,8 +1,8 @@
-//! The local address that a datagram came to, so that the reply leaves by it: SIP servers connect their sockets.
+//! The local address of a datagram, from which the reply is sent: SIP servers connect their sockets.
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned};
 
-/// What recvmsg(2) says of a datagram at a wildcard address.
+/// Ancillary data of recvmsg(2) for a datagram at a wildcard address.
 #[derive(Clone, Copy)]
 pub enum PacketInfo {
     V4(nix::libc::in_pktinfo),
@@ -10,7 +10,7 @@ pub enum PacketInfo {
 }
 
 impl PacketInfo {
-    /// The information as a reply needs it: routing chooses the interface, except for an address of one link.
+    /// Converts the data for a reply: routing selects the interface, except for a link-local address.
     #[must_use]
     pub fn read(message: ControlMessageOwned) -> Option<Self> {
         match message {

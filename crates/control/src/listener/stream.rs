@@ -1,5 +1,4 @@
-//! Commands over connections: one after the other on tcp and cunix, many at the same time where they have cookies, one per connection on
-//! unix.
+//! Commands over connections: one after the other on tcp and cunix, concurrently with cookies, one per connection on unix.
 
 use super::{Context, Counter, Listener, Sender, Service};
 use crate::protocol::{Broken, Taken};
@@ -14,19 +13,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Out of file descriptors, for instance: the next connection may do.
+/// Pause after an error such as a lack of file descriptors; the next connection may succeed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A client may have one in so many of the commands that are executed at the same time: one that takes no replies stops no others.
+/// A client may have at most one in this many of the concurrent commands, so that one that reads no replies does not block others.
 const SHARE: usize = 8;
-/// The end of a command is looked for anew with every piece of it. After so many bytes looked at, several times what the longest command
-/// takes in TCP segments, pieces are gathered: a client that sends byte by byte costs no more than another.
+/// The end of a command is searched again with every piece of it. After this many searched bytes, several times what the longest command
+/// takes in TCP segments, pieces are collected first. A client that sends single bytes then costs no more than another.
 const SCANNED: usize = 8 << 20;
 const GATHER: Duration = Duration::from_millis(2);
 
-/// A socket that connections come to.
+/// A listening socket.
 pub trait Accept {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// The next connection, and the address of a TCP client.
+    /// Accepts the next connection. Returns the address of a TCP client.
     async fn next(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
 }
 
@@ -88,7 +87,7 @@ pub async fn serve<A: Accept, S: Service>(
             sender: Sender { peer, received: None },
         };
         connections.spawn(async move {
-            // A client that has gone takes no reply.
+            // A client that has gone reads no reply.
             let _ = if once {
                 connection.one().await
             } else {
@@ -105,7 +104,7 @@ struct Connection<T, S> {
     sender: Sender,
 }
 
-/// A command that was executed. Its place is kept until the reply is written.
+/// An executed command. It keeps its place until the reply is written.
 struct Done {
     cookie: Vec<u8>,
     reply: Option<Vec<u8>>,
@@ -113,11 +112,11 @@ struct Done {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin, S: Service> Connection<T, S> {
-    /// Commands and replies, until the client closes.
+    /// Serves commands and replies until the client closes.
     async fn converse(mut self) -> io::Result<()> {
         let mut commands = JoinSet::new();
         let result = self.exchange(&mut commands).await;
-        // What was begun is executed to its end, though the client has gone: the relay has the command already.
+        // A started command is executed to its end although the client is gone, because the relay may have it already.
         while commands.join_next().await.is_some() {}
         result
     }
@@ -152,7 +151,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: Service> Connection<T, S> {
         }
     }
 
-    /// Write a reply; returns whether the connection goes on.
+    /// Writes a reply. Returns whether the connection continues.
     async fn reply(&mut self, done: Result<Done, JoinError>) -> io::Result<bool> {
         let protocol = self.context.protocol;
         if let Ok(Done {
@@ -178,7 +177,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: Service> Connection<T, S> {
         written
     }
 
-    /// One command in one write, with a line end or without, then the reply, then the end.
+    /// Reads one command from one write, with or without a line end, writes the reply, and closes.
     async fn one(mut self) -> io::Result<()> {
         let mut buffer = vec![0; self.context.protocol.max_command() + 1];
         let read = timeout(self.context.options.command_timeout, self.stream.read(&mut buffer)).await;
@@ -229,19 +228,19 @@ async fn execute<S: Service>(
     }
 }
 
-/// What a client sends.
+/// Reads commands of one client.
 struct Input {
     context: Arc<Context>,
     sender: Sender,
     buffer: Vec<u8>,
-    /// The first command, which is no longer in the buffer.
+    /// The first command, already removed from the buffer.
     next: Option<Taken>,
-    /// When the command that has begun must be complete.
+    /// When the started command must be complete.
     due: Option<Instant>,
-    /// Bytes looked at in vain for the end of that command.
+    /// Bytes searched without finding the end of that command.
     looked_at: usize,
     ended: bool,
-    /// What a client whose commands cannot be told apart is told.
+    /// Error message for a client whose commands cannot be separated.
     parting: Option<Vec<u8>>,
 }
 
@@ -259,12 +258,12 @@ impl Input {
         }
     }
 
-    /// Whether there will be no further command.
+    /// Returns whether no further command can come.
     fn has_ended(&self) -> bool {
         self.ended && self.next.is_none()
     }
 
-    /// The command that is complete; the one after it takes its place.
+    /// Takes the complete command, which the one after it replaces.
     fn shift(&mut self) -> Option<Taken> {
         let next = self.next.take();
         self.take();
@@ -299,7 +298,7 @@ impl Input {
         Ok(())
     }
 
-    /// Take the first command out of the buffer, if it is complete.
+    /// Removes the first command from the buffer, if it is complete.
     fn take(&mut self) {
         if self.ended {
             return;

@@ -1,4 +1,4 @@
-//! The group's lease: questions to Redis, each one script.
+//! The group's lease: each request to Redis is one script.
 
 use super::SharedSettings;
 use super::link::{Link, LinkError, TIMEOUT};
@@ -7,8 +7,8 @@ use shunt_standby::{Answer, Ask, Holder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// KEYS: lease, token. ARGV: the holder, milliseconds, the least token, the lease whose holder is dead or '', 1: it may be taken, 1: leave an
-/// emptied store alone.
+/// KEYS: lease, token. ARGV: the holder, milliseconds, the least token, the lease whose holder is dead or '', 1: it may be taken, 1: leave
+/// an emptied store alone.
 const TAKE: &str = "
 local held = redis.call('GET', KEYS[1])
 if held and (ARGV[4] == '' or held ~= ARGV[4]) then return {0, held, redis.call('PTTL', KEYS[1])} end
@@ -35,10 +35,10 @@ const RELEASE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 ";
-/// Of Redis 7: a script that may write although the memory is full.
+/// Flag of Redis 7 for a script that may write although the memory is full.
 const ALLOW_OOM: &str = "#!lua flags=allow-oom\n";
 
-/// Asks for the lease of a group.
+/// Requests the lease of a group.
 pub struct Grants {
     link: Link,
     holder: Holder,
@@ -57,7 +57,7 @@ impl Grants {
         &self.holder
     }
 
-    /// Puts a question. What Redis said of a failure is the second part.
+    /// Sends a request. The second part is Redis's text of a failure.
     pub async fn ask(&mut self, question: &Ask) -> (Answer, Option<String>) {
         let answer = match question {
             Ask::Take {
@@ -115,10 +115,10 @@ impl Grants {
         })
     }
 
-    /// Let another agent take over at once.
+    /// Lets another agent take over at once.
     ///
     /// # Errors
-    /// Redis does not answer: the lease is left to expire.
+    /// Redis does not answer: the lease then expires.
     pub async fn release(&mut self, text: &str) -> Result<(), String> {
         let script = Script::new(RELEASE);
         let mut call = script.prepare_invoke();

@@ -1,4 +1,4 @@
-//! A connection to Redis, made when it is needed and again after a failure. No question waits for longer than it is given.
+//! A connection to Redis, opened when needed and again after a failure. Every request has a deadline.
 
 use super::SharedSettings;
 use redis::aio::MultiplexedConnection;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::timeout;
 
-/// For a question that costs Redis little.
+/// Deadline of a request that costs Redis little.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Debug, Error)]
 pub(crate) enum LinkError {
     #[error("no answer within {0:?}")]
@@ -26,7 +26,7 @@ impl LinkError {
         matches!(self, Self::Redis(error) if error.code() == Some("OOM"))
     }
 
-    /// Whether a key holds what no journal has written there.
+    /// Returns whether a key has content that no journal has written.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Redis(error) if error.code() == Some("WRONGTYPE"))
     }
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Ask something. A connection that has failed is not used again.
+    /// Sends a request. A connection that has failed is not used again.
     pub(crate) async fn ask<T>(
         &mut self,
         limit: Duration,

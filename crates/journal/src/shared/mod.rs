@@ -26,11 +26,11 @@ pub(crate) use writer::Writer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Where a group keeps its calls.
+/// Where a group stores its calls.
 #[derive(Clone)]
 pub struct SharedSettings {
     pub(crate) client: redis::Client,
-    /// For people, without a password.
+    /// The address for people, without a password.
     pub(crate) name: String,
     pub(crate) group: String,
     /// The fencing token of this agent's lease.
@@ -38,10 +38,10 @@ pub struct SharedSettings {
 }
 
 impl SharedSettings {
-    /// `url`: `redis://HOST:PORT/DB`, `rediss://` for TLS, or `unix:///PATH`.
+    /// Parses `url`: `redis://HOST:PORT/DB`, `rediss://` for TLS, or `unix:///PATH`.
     ///
     /// # Errors
-    /// It is none; the text names no password.
+    /// It has another form; the text names no password.
     pub fn new(url: &str, group: &str, password: Option<&str>) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let name = format!("{scheme}://{} group {group}", rest.rsplit('@').next().unwrap_or_default());

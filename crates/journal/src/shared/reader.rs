@@ -1,4 +1,4 @@
-//! Reading what another agent of the group has written: in pieces, and at once by Call-ID and by relay port, over a connection of its own.
+//! Reads the rows of another agent of the group over a separate connection: in pieces, and on request by Call-ID and by relay port.
 
 use super::SharedSettings;
 use super::link::{Link, LinkError};
@@ -18,18 +18,18 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Rows of one piece, and of one lookup.
 const PIECE_ROWS: usize = 200;
 const LOOKUP_ROWS: usize = 10_000;
-/// Tries of a piece; what was not read is read from the beginning once Redis answers again.
+/// Tries of a piece. Unread pieces are read from the beginning once Redis answers again.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The thread that reads.
+/// The reading thread.
 pub(crate) struct Opened {
     requests: Sender<Request>,
     thread: JoinHandle<()>,
 }
 
 impl Opened {
-    /// Starts it. The agent is told that there is something to restore.
+    /// Starts it, and notifies the agent that there are rows to restore.
     pub(crate) fn start(settings: SharedSettings, shared: Arc<Shared>, events: UnboundedSender<Event>) -> io::Result<Self> {
         let (requests, received) = mpsc::channel();
         let worker = Worker {
@@ -47,7 +47,7 @@ impl Opened {
         Ok(Self { requests, thread })
     }
 
-    /// Ends it, whoever still has a [`Reader`].
+    /// Ends it, even if a [`Reader`] exists.
     pub(crate) fn stop(self) {
         let _ = self.requests.send(Request::Stop);
         let _ = self.thread.join();
@@ -78,7 +78,7 @@ impl Worker {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            // Who asked may have given up.
+            // The requester may have given up.
             match request {
                 Request::Count(answer) => drop(answer.send(self.runtime.block_on(rows::count(&mut self.link)).unwrap_or_default())),
                 Request::Piece(answer) => drop(answer.send(self.piece())),
@@ -104,11 +104,11 @@ impl Worker {
         let reader = Reader {
             requests: self.requests.clone(),
         };
-        // An agent that ends listens no longer.
+        // A stopping agent does not listen any more.
         let _ = self.events.send(Event::Opened(reader));
     }
 
-    /// Pieces that could not be read are read again, from the beginning, once Redis answers.
+    /// Unread pieces are read again from the beginning once Redis answers.
     fn look_again(&mut self) {
         if self.is_cut_off && self.runtime.block_on(rows::count(&mut self.link)).is_ok() {
             self.is_cut_off = false;

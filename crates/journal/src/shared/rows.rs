@@ -1,4 +1,4 @@
-//! The rows of a group in Redis: written under the fencing token, read in pieces, by Call-ID and by relay port.
+//! The rows of a group in Redis: written with the fencing token, read in pieces, by Call-ID and by relay port.
 
 use super::link::{Link, LinkError, TIMEOUT};
 use crate::change::{Change, Changes, Documents};
@@ -7,11 +7,11 @@ use shunt_calls::RowKey;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The format of the rows, kept beside them. The agent in Python wrote 1 and 2.
+/// The format of the rows, stored beside them. The agent in Python wrote 1 and 2.
 const FORMAT: &str = "3";
-/// Changes of one script: Redis serves nobody else while it runs.
+/// Changes in one script: Redis serves no other client while it runs.
 const AT_ONCE: usize = 200;
-/// Of what is moved aside.
+/// Lifetime of rows that are moved aside.
 const WEEK_S: u64 = 604_800;
 const MOST_BAD: usize = 1000;
 const HASHES: [&str; 5] = ["lines", "index", "ports", "documents", "bad"];
@@ -56,13 +56,13 @@ while at <= last do
 end
 return 1
 ";
-/// KEYS: token, then what is to go. ARGV: token.
+/// KEYS: token, then the keys to delete. ARGV: token.
 const EMPTY: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
 for at = 2, #KEYS do redis.call('UNLINK', KEYS[at]) end
 return 1
 ";
-/// KEYS: token, format, then what was written in another format. ARGV: token, format, what it is renamed to, seconds until that goes.
+/// KEYS: token, format, then keys of another format. ARGV: token, format, the new name, seconds until it expires.
 const SET_FORMAT: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
 for at = 3, #KEYS do
@@ -75,16 +75,16 @@ redis.call('SET', KEYS[2], ARGV[2])
 return 1
 ";
 
-/// A row as it was read: its field, and what is there.
+/// A row as read: its field and its content.
 pub(crate) type Found = (Vec<u8>, Vec<u8>);
 
-/// The field of a row. Call-IDs and tags are words of a command: they have no blanks.
+/// Returns the field of a row. Call-IDs and tags are words of a command, so they have no blanks.
 pub(crate) fn field(key: &RowKey) -> Vec<u8> {
     let media = key.media.map_or_else(|| "-".to_owned(), |media| media.to_string());
     [&key.call_id.0, &b" "[..], &key.tag.0, b" ", media.as_bytes()].concat()
 }
 
-/// The key that a field says.
+/// Returns the key in a field.
 pub(crate) fn key_of(field: &[u8]) -> Option<RowKey> {
     let mut parts = field.splitn(3, |byte| *byte == b' ');
     let (call_id, tag, media) = (parts.next()?, parts.next()?, parts.next()?);
@@ -110,7 +110,7 @@ async fn run(link: &mut Link, call: ScriptInvocation<'_>, limit: Duration) -> Re
     if done == 1 { Ok(()) } else { Err(LinkError::Fenced) }
 }
 
-/// See to it that what is there has this version's format: what has another one is moved aside. Returns whether something was.
+/// Ensures that the stored rows have this version's format; others are moved aside. Returns whether any were.
 pub(crate) async fn open(link: &mut Link) -> Result<bool, LinkError> {
     let format_key = link.settings.key("format");
     let found: Option<String> = link
@@ -119,13 +119,13 @@ pub(crate) async fn open(link: &mut Link) -> Result<bool, LinkError> {
     if found.as_deref() == Some(FORMAT) {
         return Ok(false);
     }
-    // A store that was emptied has no format any more, and rows of this one.
+    // An emptied store has no format, but may have rows of this one.
     let names: &[&str] = if found.is_some() { &HASHES } else { &[] };
     set_format(link, names).await?;
     Ok(found.is_some())
 }
 
-/// Move all rows aside: they are of another format, or not what rows are.
+/// Moves all rows aside, because they have another format or are not rows.
 pub(crate) async fn set_aside(link: &mut Link) -> Result<(), LinkError> {
     set_format(link, &HASHES).await
 }
@@ -141,7 +141,7 @@ async fn set_format(link: &mut Link, aside: &[&str]) -> Result<(), LinkError> {
     run(link, call, TIMEOUT).await
 }
 
-/// Remove all rows.
+/// Removes all rows.
 pub(crate) async fn empty(link: &mut Link) -> Result<(), LinkError> {
     let script = Script::new(EMPTY);
     let mut call = script.prepare_invoke();
@@ -150,11 +150,11 @@ pub(crate) async fn empty(link: &mut Link) -> Result<(), LinkError> {
     run(link, call, TIMEOUT).await
 }
 
-/// Write changes; those that were written are taken out of `changes` and `documents`.
+/// Writes changes; written ones are removed from `changes` and `documents`.
 pub(crate) async fn commit(link: &mut Link, changes: &mut Changes, documents: &mut Documents) -> Result<(), LinkError> {
     let script = Script::new(WRITE);
     let mut order: Vec<RowKey> = changes.keys().cloned().collect();
-    // What goes comes first: it may make room.
+    // Deletions come first, because they free space.
     order.sort_by_cached_key(|key| matches!(changes.get(key), Some(Change::Put { .. })));
     let mut names: Vec<String> = documents.keys().cloned().collect();
     while !order.is_empty() || !names.is_empty() {
@@ -205,7 +205,7 @@ fn put_change(call: &mut ScriptInvocation<'_>, key: &RowKey, change: &Change) {
 
 // -- reading ---------------------------------------------------------------------------------------
 
-/// How many rows there are.
+/// Returns the number of rows.
 pub(crate) async fn count(link: &mut Link) -> Result<u64, LinkError> {
     let index = link.settings.key("index");
     link.ask(TIMEOUT, async |redis| cmd("ZCARD").arg(index).query_async(redis).await)
@@ -229,7 +229,7 @@ async fn rows_of(link: &mut Link, fields: Vec<Vec<u8>>) -> Result<Vec<Found>, Li
         .collect())
 }
 
-/// The next rows behind a field, at most so many, and the last field that was looked at; `None`: those were all.
+/// Returns up to `most` rows behind a field, and the last field that was read; `None` at the end.
 pub(crate) async fn piece(link: &mut Link, after: &[u8], most: usize) -> Result<Option<(Vec<Found>, Vec<u8>)>, LinkError> {
     let from = if after.is_empty() { b"-".to_vec() } else { [b"(", after].concat() };
     let index = link.settings.key("index");
@@ -244,7 +244,7 @@ pub(crate) async fn piece(link: &mut Link, after: &[u8], most: usize) -> Result<
     Ok(Some((rows_of(link, fields).await?, last)))
 }
 
-/// The rows of a Call-ID.
+/// Returns the rows of a Call-ID.
 pub(crate) async fn of_call(link: &mut Link, call_id: &[u8], most: usize) -> Result<Vec<Found>, LinkError> {
     let index = link.settings.key("index");
     let (from, to) = ([b"[", call_id, b" "].concat(), [b"(", call_id, b"!"].concat());
@@ -258,7 +258,7 @@ pub(crate) async fn of_call(link: &mut Link, call_id: &[u8], most: usize) -> Res
     rows_of(link, fields).await
 }
 
-/// The rows for which a relay gave out this port, the one below or the one above.
+/// Returns the rows for which a relay assigned this port, the one below or the one above.
 pub(crate) async fn of_port(link: &mut Link, port: u16, most: usize) -> Result<Vec<Found>, LinkError> {
     let ports = link.settings.key("ports");
     let members: Vec<Vec<u8>> = link
@@ -276,7 +276,7 @@ pub(crate) async fn of_port(link: &mut Link, port: u16, most: usize) -> Result<V
     .await
 }
 
-/// What is kept beside calls.
+/// Returns the documents other than calls.
 pub(crate) async fn documents(link: &mut Link) -> Result<Vec<(String, Vec<u8>)>, LinkError> {
     let documents = link.settings.key("documents");
     link.ask(4 * TIMEOUT, async |redis| cmd("HGETALL").arg(documents).query_async(redis).await)

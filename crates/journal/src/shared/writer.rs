@@ -1,4 +1,4 @@
-//! The thread that writes to Redis what is handed over, once this agent is in charge.
+//! The thread that writes submitted changes to Redis once this agent is active.
 
 use super::link::{Link, LinkError};
 use super::{Opened, SharedSettings, rows};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-/// The pause after a failure.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Writer {
@@ -20,7 +20,7 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     events: mpsc::UnboundedSender<Event>,
     reader: Option<Opened>,
-    /// The last field: when it is dropped, who waits for the end is told.
+    /// The last field: dropping it notifies the waiter for the end.
     progress: watch::Sender<Progress>,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
         true
     }
 
-    /// Writes once; returns whether to go on.
+    /// Writes once. Returns whether to continue.
     fn write(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.wait();
@@ -134,11 +134,11 @@ impl Writer {
     }
 
     fn tell_emptied(&self) {
-        // An agent that ends listens no longer.
+        // A stopping agent does not listen any more.
         let _ = self.events.send(Event::Emptied);
     }
 
-    /// A failure: said in the log when it begins, and when it is another one.
+    /// Logs a failure when it begins, and when its reason changes.
     fn failed(&self, error: &LinkError) {
         let error = error.to_string();
         self.progress.send_modify(|now| {
