@@ -1,4 +1,4 @@
-//! The agent behind its admin API.
+//! Implements the admin API's requests.
 
 use crate::conference::Conferences;
 use crate::core::Core;
@@ -21,23 +21,23 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
-/// Lines of a call of which the relay is asked for its counts, and how long for.
+/// Most lines of a call for which the relay is asked for its counts, and the deadline.
 const MOST_QUESTIONS: usize = 8;
 const RELAY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the server asks.
+/// Implementation of the server's requests.
 pub struct AgentView {
     pub core: Arc<Core>,
     /// The data plane's target, as configured.
     pub target: Option<String>,
-    /// Control sockets with what they count.
+    /// Control sockets and their counters.
     pub control: Vec<(String, Statistics)>,
     pub has_hep: bool,
     /// When each problem was first seen.
     pub since: Mutex<HashMap<String, Instant>>,
 }
 
-/// A text, unless it is empty.
+/// Returns a text, unless it is empty.
 fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
@@ -59,18 +59,18 @@ fn journal(journal: &shunt_journal::Journal) -> JournalStatus {
     }
 }
 
-/// The entries of a call.
+/// Returns the entries of a call.
 fn entries_of<'a>(book: &'a shunt_calls::Book, call_id: &'a [u8]) -> impl Iterator<Item = FiveTuple> + 'a {
     let streams = book.lines_of_call(call_id).flat_map(|line| line.streams());
     streams.filter_map(|stream| stream.entry).map(|entry| entry.key())
 }
 
-/// Whether the store of the lease, which is the journal's too, is said to fail.
+/// Returns whether the store of the lease, which also holds the journal, is reported as failing.
 fn problems_of_store(pair: Option<&Arc<Pair>>) -> bool {
     pair.is_some_and(|pair| pair.store_error().is_some())
 }
 
-/// How a relay is made to keep the sessions of offloaded calls, in a word.
+/// Returns how a relay's sessions are kept, as a word of the API.
 fn keepalive(kind: RelayKind, of_rtpproxy: Option<KeepAlive>) -> Option<&'static str> {
     match (kind, of_rtpproxy) {
         (RelayKind::Rtpengine, _) => Some("packets"),
@@ -88,8 +88,10 @@ impl AgentView {
         Ok(engine)
     }
 
+    /// Checks that this agent is active.
+    ///
     /// # Errors
-    /// Another agent of the group is in charge: it is to be asked.
+    /// Another agent of the group is active: ask that one.
     fn in_charge(&self) -> Result<(), Failure> {
         let Some(pair) = self.core.pair().filter(|pair| !pair.is_active()) else {
             return Ok(());
@@ -176,7 +178,7 @@ impl AgentView {
         }
         let current = self.core.data_plane.current();
         if self.role() == Role::Standby {
-            // The data plane is the other agent's.
+            // The data plane belongs to the other agent.
         } else if let (Some(target), Some(reason)) = (&self.target, &current.down) {
             add("data-plane-down", format!("{target}: {reason}"));
         } else if let (Some(target), None) = (&self.target, &current.facts) {
@@ -203,7 +205,7 @@ impl AgentView {
             add("events-dropped", format!("{} events were dropped", status.dropped));
         }
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        // A problem is known by its words; one whose number grows, by its code.
+        // A problem is identified by its message, or by its code if the message has a growing number.
         let name = |problem: &Problem| match problem.code.as_str() {
             "relay-down" | "mixer-down" => problem.message.clone(),
             code => code.to_owned(),
@@ -244,7 +246,7 @@ impl AgentView {
         })
     }
 
-    /// Read the counters of these entries. Returns why they could not be read.
+    /// Reads the counters of these entries. Returns why they could not be read.
     async fn read_counters(&self, keys: &[FiveTuple]) -> Option<String> {
         let plane = self.core.plane()?;
         if let Err(error) = plane.facts() {

@@ -1,12 +1,12 @@
-//! Time: of the call state, which is monotonic, and of the world.
+//! The monotonic time of the call state, and Unix time.
 
 use shunt_latch::Time;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The time of the call state at the start. Calls of the journal began before the start, at most this long.
+/// The call state's time at the start. Calls of the journal began at most this long before.
 const AT_START: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// The one clock of the process.
+/// The clock of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
@@ -23,19 +23,19 @@ impl Clock {
         (AT_START + self.start.elapsed()).into()
     }
 
-    /// When a time of the call state comes.
+    /// Waits for a time of the call state.
     #[must_use]
     pub fn instant(&self, at: Time) -> Instant {
         self.start + Duration::from_nanos(at.as_nanos()).saturating_sub(AT_START)
     }
 
-    /// When so much time has passed since the start.
+    /// Waits until this much time has passed since the start.
     #[must_use]
     pub fn at(&self, uptime: Duration) -> Instant {
         self.start + uptime
     }
 
-    /// Since 1970, by the system's clock.
+    /// Returns the time since 1970 by the system's clock.
     #[must_use]
     pub fn wall(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Commands of SIP servers: passed on to the relay that has the call, and told to the call state on the way.
+//! Commands of SIP servers: forwards each to the relay that has the call, and reports it to the call state.
 //!
-//! Replies are the relay's own, except that the reply to Q has the data plane's packets added.
+//! Replies are the relay's own, except that the reply to Q includes the data plane's packets.
 
 use crate::core::Core;
 use crate::events::Answered;
@@ -24,7 +24,7 @@ pub struct Commands {
     not_understood: Mutex<Rare>,
 }
 
-/// A reply, and the relay that was asked for it; `None`: the agent answers itself.
+/// A reply, and the relay that gave it; `None`: the agent answers itself.
 type Answer = (Option<RelayId>, Option<Vec<u8>>);
 
 impl Service for Commands {
@@ -47,7 +47,7 @@ impl Service for Commands {
                         Some(_turn) => {
                             let (reply, undo) = self.of_call(&command, peer, received).await;
                             if !matches!(command.request, Request::Query(_)) || !command.subcommands.is_empty() {
-                                // A reply in time comes before a slow disk.
+                                // A timely reply has priority over a slow disk.
                                 let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                             }
                             match undo {
@@ -109,7 +109,7 @@ impl Commands {
         }
     }
 
-    /// Send a command to a relay as it is; without one, to the first that is alive.
+    /// Sends a command to a relay unchanged; without a relay, to the first one that is alive.
     async fn pass(&self, relay: Option<RelayId>, body: &[u8]) -> Answer {
         let relays = self.core.relays();
         let Some(relay) = relay.or_else(|| relays.best(RelayKind::Rtpproxy)) else {
@@ -118,7 +118,8 @@ impl Commands {
         (Some(relay), relays.forward(relay, body, None).await)
     }
 
-    /// A U that no line is known for begins a call, unless it names the callee: then the call was set up past this agent.
+    /// Returns whether a command starts a call: a U for an unknown line, unless it names the callee. Then the call was set up without this
+    /// agent.
     fn kind_of(&self, command: &Command) -> Kind {
         match &command.request {
             Request::Delete(_) | Request::DeleteAll => Kind::Ends,
@@ -129,7 +130,7 @@ impl Commands {
         }
     }
 
-    // -- commands about no call --------------------------------------------------------------------
+    // -- commands without a call --------------------------------------------------------------------
 
     async fn of_none(&self, command: &Command<'_>) -> Answer {
         let relays = self.core.relays();
@@ -146,7 +147,7 @@ impl Commands {
                 first.map_or((None, None), |(relay, reply)| (Some(relay), Some(reply)))
             }
             Request::Capability => {
-                // A capability is there only where every relay has it: the call may land on any of them.
+                // A capability counts only if every relay has it, because any of them may get the call.
                 let mut least: Option<(RelayId, Vec<u8>)> = None;
                 for relay in relays.living(RelayKind::Rtpproxy) {
                     let Some(reply) = relays.forward(relay, command.raw, None).await else {
@@ -162,9 +163,9 @@ impl Commands {
         }
     }
 
-    // -- commands about a call ---------------------------------------------------------------------
+    // -- commands of a call ---------------------------------------------------------------------
 
-    /// The reply, and for a command that begins a call the command that ends it.
+    /// Returns the reply, and for a command that starts a call the command that ends it.
     async fn of_call(&self, command: &Command<'_>, peer: Option<IpAddr>, received: Instant) -> (Answer, Option<Vec<u8>>) {
         let copied = command.steps().filter_map(|step| match step {
             Subcommand::Copy(session) => Some(session.call_id),
@@ -208,7 +209,7 @@ impl Commands {
         }
     }
 
-    /// The relay has answered a command that asks for no port, or not.
+    /// Handles the relay's reply, or its absence, to a command that requests no port.
     fn took(&self, command: &Command<'_>, peer: Option<IpAddr>, relay: RelayId, reply: Option<&[u8]>) {
         if self.core.replied(peer, relay, command, reply).is_err() {
             tracing::error!("a port in the reply to a command that asks for none");
@@ -233,7 +234,7 @@ impl Commands {
         (Some(relay), ports::settle(&self.core, peer, relay, command, body, reply).await)
     }
 
-    /// A new call goes to the relay with the fewest sessions that answers.
+    /// Sends a new call to the relay with the fewest sessions that answers.
     async fn first_living(&self, body: &[u8], deadline: Option<Deadline<'_>>) -> Option<(RelayId, Option<Vec<u8>>)> {
         let relays = self.core.relays();
         for relay in relays.candidates(RelayKind::Rtpproxy) {
@@ -244,7 +245,8 @@ impl Commands {
         relays.best(RelayKind::Rtpproxy).map(|relay| (relay, None))
     }
 
-    /// To the call's relay; for a call that is not known here (it is older than this agent) to each until one knows it.
+    /// Sends a command to the call's relay. For an unknown call, which is older than this agent, it tries each relay until one knows the
+    /// call.
     async fn somewhere(
         &self,
         command: &Command<'_>,
@@ -271,7 +273,7 @@ impl Commands {
         last
     }
 
-    /// Q: the relay's reply, with the packets that the data plane carried.
+    /// Q: the relay's reply, with the data plane's packets.
     async fn query(&self, command: &Command<'_>, known: Option<RelayId>, peer: Option<IpAddr>) -> Answer {
         let Some((relay, reply)) = self.somewhere(command, known, command.raw, None).await else {
             return (None, None);
@@ -281,7 +283,7 @@ impl Commands {
             None => None,
         };
         if !command.subcommands.is_empty() {
-            // Behind the counting, because one of them may end the session.
+            // After the counting, because one of the subcommands may end the session.
             self.took(command, peer, relay, reply.as_deref());
         }
         (Some(relay), reply)
@@ -311,13 +313,13 @@ impl Commands {
     }
 }
 
-/// When a command reached the host; of a command over a connection, when it was read.
+/// Returns when a command reached the host; for a command over a connection, when it was read.
 #[must_use]
 pub fn received(sender: Sender) -> Instant {
     sender.received.map_or_else(Instant::now, Instant::from_std)
 }
 
-/// The command that ends the session of another one.
+/// Returns the command that ends the session of another one.
 fn end_of(session: &Session) -> Option<Vec<u8>> {
     let target = Target {
         call_id: session.call_id,
@@ -327,13 +329,13 @@ fn end_of(session: &Session) -> Option<Vec<u8>> {
     build::delete(target, false).ok()
 }
 
-/// The command's letter; `None`: it is not understood.
+/// Returns the command's letter; `None`: it is not understood.
 fn verb(command: &Command) -> Option<Box<str>> {
     let letter = command.raw.first().filter(|_| command.request != Request::Unknown)?;
     Some(char::from(letter.to_ascii_uppercase()).to_string().into())
 }
 
-/// Wait for deletes, so that the relay sees the change happen. Each has its result in bounded time.
+/// Waits for deletes, so that the relay sees the change when it happens. Each has its result in bounded time.
 pub async fn wait_for(waits: Vec<oneshot::Receiver<()>>) {
     let all = async {
         for wait in waits {
@@ -343,7 +345,7 @@ pub async fn wait_for(waits: Vec<oneshot::Receiver<()>>) {
     let _ = timeout(Core::patience(), all).await;
 }
 
-/// The answer where a relay has no port that is nobody else's.
+/// The answer if all ports of a relay are held by other calls.
 #[must_use]
 pub fn no_port(is_first: bool) -> Vec<u8> {
     error_reply(if is_first {

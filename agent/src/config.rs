@@ -1,4 +1,4 @@
-//! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
+//! The daemon's configuration: the output of `shunt check-config --json` for shunt.yaml.
 
 use serde::Deserialize;
 use shunt_admin::TilingWish;
@@ -19,7 +19,7 @@ use thiserror::Error;
 /// The name of shunt-relay among the relays.
 pub const BUILTIN: &str = "builtin";
 
-/// The sections that concern the agent.
+/// The sections for the agent.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     pub control: Control,
@@ -39,28 +39,28 @@ pub struct Config {
     pub log: Log,
 }
 
-/// Where SIP servers reach the agent.
+/// Sockets for SIP servers.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Control {
     #[serde(deserialize_with = "texts")]
     pub listen: Vec<ControlAddress>,
-    /// The same for NG.
+    /// Sockets for NG.
     #[serde(default, deserialize_with = "texts")]
     pub ng: Vec<ControlAddress>,
     #[serde(deserialize_with = "texts")]
     pub allow: Vec<Network>,
     #[serde(default = "group")]
     pub socket_group: String,
-    /// Legs of one Call-ID.
+    /// Most legs of one Call-ID.
     #[serde(default = "legs")]
     pub legs_per_call: usize,
-    /// New sessions that one source may begin at once, and then each second; 0: no limit.
+    /// Most new sessions of one source at once, and per second; 0: no limit.
     #[serde(default)]
     pub sessions_per_source: u32,
     /// Milliseconds that a SIP server waits for the answer to one try.
     #[serde(default = "sip_timeout_ms")]
     pub sip_timeout_ms: u64,
-    /// Seconds that an agent which is told to stop waits for its calls to end; 0: none.
+    /// Seconds that a stopping agent waits for its calls to end; 0: none.
     #[serde(default)]
     pub drain_on_stop_s: u64,
 }
@@ -81,13 +81,13 @@ pub struct RelayConfig {
     pub symmetric: bool,
     #[serde(default)]
     pub tos: Option<u8>,
-    /// It verifies sources itself.
+    /// The relay verifies sources itself.
     #[serde(skip)]
     pub verifies_sources: bool,
 }
 
 impl RelayConfig {
-    /// The TOS byte that it gives its packets: without another one, that of rtpproxy and shunt-relay is EF.
+    /// The relay's TOS byte. Default of rtpproxy and shunt-relay: EF.
     #[must_use]
     pub fn mark(&self) -> u8 {
         const EXPEDITED: u8 = 46 << 2;
@@ -98,7 +98,7 @@ impl RelayConfig {
     }
 }
 
-/// What a relay is controlled with.
+/// Protocol that controls a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RelayType {
@@ -111,20 +111,20 @@ pub enum RelayType {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Media {
     pub address: IpAddr,
-    /// The address that the relay puts into its replies instead.
+    /// The address in the relay's replies instead.
     #[serde(default)]
     pub advertised: Option<IpAddr>,
     #[serde(deserialize_with = "text")]
     pub ports: PortRange,
 }
 
-/// shunt-relay, as the agent sees it.
+/// shunt-relay as a relay of the agent.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Builtin {
     #[serde(deserialize_with = "texts")]
     pub listen: Vec<ControlAddress>,
     pub addresses: Vec<IpAddr>,
-    /// The addresses in the relay's replies, in the order of `addresses`; empty: those themselves.
+    /// The addresses in the relay's replies, in the order of `addresses`; empty: `addresses`.
     #[serde(default)]
     pub advertised: Vec<IpAddr>,
     #[serde(deserialize_with = "text")]
@@ -142,7 +142,7 @@ pub struct DataPlane {
     pub tls: Option<Tls>,
     pub idle_ms: u64,
     pub hash: String,
-    /// The CPU port of a switch, where conferences have its address.
+    /// Interface of the switch's CPU port, if conferences use the switch's address.
     #[serde(default)]
     pub cpu_interface: Option<String>,
 }
@@ -183,7 +183,7 @@ pub struct Notify {
     pub allow: Option<Vec<String>>,
 }
 
-/// Where calls are kept.
+/// Where calls are stored.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Journal {
     pub path: PathBuf,
@@ -200,9 +200,9 @@ pub struct Journal {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub struct Standby {
-    /// In the log of the other one; `None`: the host's.
+    /// Name in the other agent's log; `None`: the host's.
     pub name: Option<String>,
-    /// Where the other one reaches this one's control socket; `None`: the first of them.
+    /// Where the other agent reaches this one's control socket; `None`: the first of them.
     pub control: Option<String>,
     /// The same for NG.
     #[serde(default)]
@@ -230,10 +230,10 @@ impl Control {
 }
 
 impl Journal {
-    /// The journal that agents share; `None`: there is a file.
+    /// Returns the journal that agents share; `None`: the journal is a file.
     ///
     /// # Errors
-    /// The address is none, or the password cannot be read.
+    /// The address is invalid, or the password cannot be read.
     pub fn shared(&self) -> Result<Option<SharedSettings>, ConfigError> {
         let Some(url) = &self.redis else { return Ok(None) };
         let password = self.redis_password_file.as_ref().map(|path| {
@@ -249,13 +249,13 @@ impl Journal {
     }
 }
 
-/// Conferences. SIP, records and the selector of layers are the operator side's.
+/// Conferences. SIP, records and the selector of layers belong to the operator daemon.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Conference {
     pub address: IpAddr,
     #[serde(deserialize_with = "text")]
     pub ports: PortRange,
-    /// The folder in which conferences are kept.
+    /// The folder of stored conferences.
     pub state: PathBuf,
     /// Seconds.
     pub timeout: u64,
@@ -302,7 +302,7 @@ fn legs() -> usize {
     shunt_calls::Limits::default().legs_per_call
 }
 
-/// Why a configuration cannot be served.
+/// Reason why a configuration cannot be served.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     #[error("neither a relay nor conferences: give relays, builtin_relay or conference")]
@@ -318,7 +318,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// With shunt-relay among the relays.
+    /// Adds shunt-relay to the relays.
     ///
     /// # Errors
     /// A value cannot be served.
@@ -339,7 +339,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Where media arrives, of all relays.
+    /// Returns the media addresses and ports of all relays.
     #[must_use]
     pub fn media(&self) -> Vec<MediaRange> {
         self.relays.iter().flat_map(|relay| relay.media.iter().map(Media::range)).collect()
@@ -347,7 +347,7 @@ impl Config {
 }
 
 impl Conference {
-    /// Where participants send to: also RTCP, one port above the last.
+    /// Returns the conference address and ports: also RTCP, one port above the last.
     #[must_use]
     pub fn range(&self) -> MediaRange {
         MediaRange {
@@ -359,7 +359,7 @@ impl Conference {
 }
 
 impl Builtin {
-    /// The relay that listens there; `None` where it listens nowhere.
+    /// Returns the relay that listens at a socket, if any.
     fn as_relay(&self) -> Option<RelayConfig> {
         let media = self.addresses.iter().enumerate().map(|(n, address)| Media {
             address: *address,
@@ -381,7 +381,7 @@ impl Builtin {
 }
 
 impl Media {
-    /// The advertised address, with the address itself.
+    /// Returns the advertised address with the address itself.
     fn told(&self) -> Option<(IpAddr, IpAddr)> {
         Some((self.advertised?.to_canonical(), self.address.to_canonical()))
     }
@@ -405,7 +405,7 @@ impl RelayConfig {
         }
     }
 
-    /// The relay as the call state has it.
+    /// Returns the relay as the call state describes it.
     #[must_use]
     pub fn relay(&self) -> shunt_calls::Relay {
         let ttl = Duration::from_secs(self.ttl);
@@ -439,10 +439,10 @@ impl Learning {
 }
 
 impl Hep {
-    /// Whether the address is for TCP, and the address.
+    /// Parses a HEP address. Returns whether it is for TCP, and the address.
     ///
     /// # Errors
-    /// It is none.
+    /// It is no such address.
     pub fn address(&self) -> Result<(bool, SocketAddr), ConfigError> {
         let wrong = || ConfigError::Hep(self.listen.clone());
         let (scheme, rest) = self.listen.split_once(':').ok_or_else(wrong)?;
@@ -456,6 +456,8 @@ impl Hep {
 }
 
 impl Notify {
+    /// Parses the notify sockets.
+    ///
     /// # Errors
     /// A text is no notify socket.
     pub fn permit(&self) -> Result<Permit, ConfigError> {

@@ -1,6 +1,6 @@
-//! The one owner of call state: whatever happens comes in here, and what the book decides is carried out.
+//! The only owner of call state: all events come in here, and the book's decisions are executed.
 //!
-//! Nothing here waits: the book is locked for the moment of one event, and decisions are handed to those who do I/O.
+//! Nothing here waits. The book is locked for the moment of one event, and decisions are passed to the components that do I/O.
 
 use crate::clock::Clock;
 use crate::conference::Conferences;
@@ -34,30 +34,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// Lines whose timers are looked at before others have their turn.
+/// Lines whose timers are checked before the loop yields.
 const LINES_AT_ONCE: usize = 200;
-/// Rows that are handed to the journal at once: a command that comes now waits until they are written, and this loop until they are made.
+/// Rows per submission to the journal. A command that arrives now waits until they are written, and this loop until they are encoded.
 const ROWS_AT_ONCE: usize = 10;
-/// The pause after them, unless so many more wait that others have their turn and no more.
+/// Pause after a submission, unless so many rows wait that the loop only yields.
 const ROWS_PAUSE: Duration = Duration::from_millis(5);
 const MANY_ROWS: usize = 1000;
-/// Entries that are asked after before others have their turn.
+/// Entries per idle query before the loop yields.
 const KEYS_AT_ONCE: usize = 1000;
-/// What no command waits for is gathered for so long: a call whose streams are offloaded changes its row several times. Entries that a row does
-/// not name yet are adopted after a restart.
+/// Coalescing window for rows without a waiting command, because a call whose streams are offloaded changes its row several times. After a
+/// restart, calls adopt entries that no row names yet.
 const GATHER: Duration = Duration::from_millis(500);
-/// How long a reply waits for the data plane's counters; then the latest that are known are added.
+/// How long a reply waits for the data plane's counters; then the last known ones are added.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// The name of a group's drain in the journal.
 const DRAIN: &str = "drain";
-/// How often the journal's state is looked at.
+/// Poll interval of the journal's state.
 const JOURNAL_EVERY: Duration = Duration::from_millis(100);
 
-/// Call state and everything that acts upon it.
+/// Call state, and all components that act on it.
 pub struct Core {
     clock: Clock,
     state: Mutex<State>,
-    /// A deadline comes earlier than the one that is waited for.
+    /// Signals that a deadline is earlier than the one being waited for.
     earlier: Notify,
     plane: Option<Plane>,
     conferences: Option<Arc<Conferences>>,
@@ -70,28 +70,28 @@ pub struct Core {
     events: Events,
     drain_file: PathBuf,
     pub stats: Stats,
-    /// Of commands by NG, and of the agent's own questions about their calls.
+    /// Results of NG commands, and of the agent's own queries about their calls.
     pub ng_turns: Turns,
     pub data_plane: data_plane::State,
-    /// All of the journal is in the book.
+    /// Whether all rows of the journal are in the book.
     restored: watch::Sender<bool>,
     audited: watch::Sender<Option<Audit>>,
 }
 
 struct State {
     book: Book,
-    /// Who waits for the results of writes.
+    /// Waiters for the results of writes.
     waiting: HashMap<WriteId, Vec<oneshot::Sender<()>>>,
-    /// The deadline that is waited for; `None`: none.
+    /// The deadline being waited for; `None`: none.
     armed: Option<Time>,
-    /// Lines whose rows are to be written to the journal.
+    /// Lines whose rows must be written to the journal.
     unwritten: HashSet<LineId>,
     /// What the operator has stopped, and when.
     drain: Option<Drain>,
 }
 
 impl State {
-    /// Who waits for these writes hears of their results; before the writes are handed on.
+    /// Registers waiters before submitting the writes.
     fn expect(&mut self, writes: Vec<WriteId>) -> Vec<oneshot::Receiver<()>> {
         let expected = writes.into_iter().map(|id| {
             let (sender, receiver) = oneshot::channel();
@@ -102,27 +102,27 @@ impl State {
     }
 }
 
-/// What draining stops. The journal keeps a group's drain, a file that of a single agent.
+/// What draining stops. The journal stores a group's drain, a file that of a single agent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Drain {
     pub stop: StopOf,
     /// Unix time.
     pub since: Duration,
-    /// Another agent of the group goes on draining after a take-over.
+    /// Another agent of the group continues draining after a take-over.
     pub group: bool,
 }
 
-/// Those that carry decisions out.
+/// The components that execute the book's decisions.
 pub struct Parts {
     pub plane: Option<Plane>,
     pub conferences: Option<Arc<Conferences>>,
     pub relays: Arc<Relays>,
     pub journal: Option<Journal>,
-    /// `None`: this agent is none of a pair.
+    /// `None`: this agent is not one of a pair.
     pub pair: Option<Arc<Pair>>,
     pub permit: Permit,
     pub events: Events,
-    /// Keeps the drain of an agent without a group over its restarts.
+    /// Stores the drain of an agent without a group over restarts.
     pub drain_file: PathBuf,
 }
 
@@ -186,7 +186,7 @@ impl Core {
         self.pair.as_ref()
     }
 
-    /// Whether this agent answers for its calls, and not another one of its group.
+    /// Returns whether this agent, and not another one of its group, is responsible for its calls.
     #[must_use]
     pub fn is_in_charge(&self) -> bool {
         self.pair.as_ref().is_none_or(|pair| pair.serves())
@@ -197,12 +197,12 @@ impl Core {
         &self.events
     }
 
-    /// Look at the book.
+    /// Reads the book.
     pub fn read<R>(&self, look: impl FnOnce(&Book) -> R) -> R {
         look(&lock(&self.state).book)
     }
 
-    /// Something has happened. What the book decides of it is carried out before the next event.
+    /// Applies an event to the book, and executes its decisions before the next event.
     pub fn update<R>(self: &Arc<Self>, event: impl FnOnce(&mut Book, Time) -> (R, Vec<Decision>)) -> R {
         let now = self.clock.now();
         let mut state = lock(&self.state);
@@ -224,10 +224,10 @@ impl Core {
         }
     }
 
-    /// Bring time to the book, for ever.
+    /// Runs the book's timers without end.
     pub async fn keep_time(self: &Arc<Self>) {
         loop {
-            // Timers of an agent that was stopped are not its own to act on.
+            // A standby agent ignores timers that were armed before the take-over.
             while !self.is_in_charge() {
                 tokio::time::sleep(JOURNAL_EVERY).await;
             }
@@ -273,7 +273,7 @@ impl Core {
 
     fn carry_out_one(self: &Arc<Self>, book: &Book, now: Time, decision: Decision) {
         match decision {
-            // Handed over together.
+            // Submitted together.
             Decision::Write(_) | Decision::Store(_) => {}
             Decision::Filter { port, allowed } => {
                 if let Some(plane) = &self.plane {
@@ -378,14 +378,14 @@ impl Core {
         self.events.notify_failed(&call, &refused);
     }
 
-    /// Another agent of the group is in charge: nothing is written any more.
+    /// Stops all writes: another agent of the group is active.
     pub fn abandon(&self, why: &str) {
         self.tell_drain_ends();
         self.events.agent(AgentWhat::Standby, why);
         self.events.close();
     }
 
-    /// Deliver the notices of time-outs that are queued.
+    /// Delivers the queued time-out notices.
     pub async fn close(&self) {
         self.tell_drain_ends();
         let notifier = std::mem::take(&mut *lock(&self.notifier));
@@ -399,7 +399,7 @@ impl Core {
 
     // -- commands ----------------------------------------------------------------------------------
 
-    /// A command, before the relay gets it; and what to wait for before it does.
+    /// Processes a command before the relay gets it. Returns deletes to wait for.
     pub fn command(self: &Arc<Self>, command: &Command) -> (Step, Vec<oneshot::Receiver<()>>) {
         let now = self.clock.now();
         let mut state = lock(&self.state);
@@ -417,10 +417,10 @@ impl Core {
         (step, waits)
     }
 
-    /// The relay's reply to a command.
+    /// Processes the relay's reply to a command.
     ///
     /// # Errors
-    /// The relay gave out a port that another call holds.
+    /// The relay assigned a port that another call holds.
     pub fn replied(
         self: &Arc<Self>,
         peer: Option<IpAddr>,
@@ -440,7 +440,7 @@ impl Core {
         Ok(())
     }
 
-    /// An NG command, before the relay gets it: the relay that has its call, and what to wait for before it does.
+    /// Processes an NG command before the relay gets it. Returns the relay that has its call, and deletes to wait for.
     pub fn ng_command(self: &Arc<Self>, command: &shunt_ng::Command) -> (Result<Option<RelayId>, Refusal>, Vec<oneshot::Receiver<()>>) {
         let now = self.clock.now();
         let mut state = lock(&self.state);
@@ -457,7 +457,7 @@ impl Core {
         (foreseen.map(|foreseen| foreseen.relay), waits)
     }
 
-    /// The relay's reply to an NG command (`None`: there was none), and what to do then.
+    /// Processes the relay's reply to an NG command (`None`: there was none). Returns what to do next.
     pub fn ng_replied(self: &Arc<Self>, relay: RelayId, command: &shunt_ng::Command, reply: Option<&shunt_ng::Reply>) -> After {
         let now = self.clock.now();
         let call_id = command.call_id.as_deref().unwrap_or_default();
@@ -482,7 +482,7 @@ impl Core {
         &self.restorer
     }
 
-    /// Hand the row of a command's line to the journal, if it has changed.
+    /// Submits the row of a command's line to the journal, if it has changed.
     fn write_rows_of(&self, state: &mut State, now: Time, command: &Command) {
         let (Some(journal), Some(session)) = (&self.journal, command.session()) else {
             return;
@@ -509,7 +509,7 @@ impl Core {
         }
     }
 
-    /// Hand some rows to the journal. Returns how many more there are.
+    /// Submits some rows to the journal. Returns the number of remaining ones.
     fn write_rows(&self, journal: &Journal) -> usize {
         let (now, wall) = (self.clock.now(), self.clock.wall());
         let mut state = lock(&self.state);
@@ -523,7 +523,7 @@ impl Core {
         state.unwritten.len()
     }
 
-    /// Hand over what no command waits for, for ever.
+    /// Submits rows without a waiting command, without end.
     pub async fn write_journal(&self) {
         let mut due = ticks(self, GATHER);
         loop {
@@ -538,7 +538,7 @@ impl Core {
         }
     }
 
-    /// The journal has lost all that it had.
+    /// Marks all lines for writing, because the journal has lost its content.
     pub fn write_everything(&self) {
         self.mark_all();
         if let Some(conferences) = &self.conferences {
@@ -553,7 +553,7 @@ impl Core {
         state.unwritten.extend(lines);
     }
 
-    /// A row cannot be restored.
+    /// Records that a row cannot be restored.
     pub fn set_aside(&self, key: RowKey, reason: &str) {
         tracing::error!(call_id = %key.call_id.0.escape_ascii(), "journal: a row is set aside: {reason}");
         if let Some(journal) = &self.journal {
@@ -561,14 +561,14 @@ impl Core {
         }
     }
 
-    /// What a command has changed outlives this process once this returns, unless the journal fails or is slow.
+    /// Waits until a command's change is stored, unless the journal fails or is slow.
     pub async fn keep(&self) {
         if let Some(journal) = &self.journal {
             journal.kept().await;
         }
     }
 
-    /// Tell of the journal's failures, for ever.
+    /// Reports the journal's failures, without end.
     pub async fn watch_journal(&self) {
         let mut failing = false;
         let mut due = ticks(self, JOURNAL_EVERY);
@@ -592,7 +592,8 @@ impl Core {
         }
     }
 
-    /// Ask when the entries of restored calls last met a packet: what fell idle while no agent was there is not reported again.
+    /// Asks when the entries of restored calls last matched a packet, because an entry that became idle without an agent is not reported
+    /// again.
     pub async fn look_at_restored(&self) {
         let Some(plane) = &self.plane else { return };
         let keys: Vec<FiveTuple> = self.read(|book| book.planned().map(|(_, entry)| entry.key()).collect());
@@ -604,7 +605,7 @@ impl Core {
 
     // -- the data plane ----------------------------------------------------------------------------
 
-    /// Results of writes.
+    /// Processes results of writes.
     pub fn written(self: &Arc<Self>, written: Vec<Written>) {
         let mut done = Vec::with_capacity(written.len());
         self.tell(|book, now| {
@@ -626,9 +627,9 @@ impl Core {
         }
     }
 
-    /// Packets that met no entry.
+    /// Processes packets without an entry.
     pub fn noticed(self: &Arc<Self>, notices: &[Notice]) {
-        // Who sends to a port of a call that is still to be restored is no scanner.
+        // A source that sends to a port of a call that is not restored yet is no scanner.
         let restored = self.is_restored();
         self.tell(|book, now| {
             let mut decisions = Vec::new();
@@ -641,19 +642,19 @@ impl Core {
         });
     }
 
-    /// A copy of a SIP message.
+    /// Processes a copy of a SIP message.
     pub fn sip(self: &Arc<Self>, source: Endpoint, destination: Endpoint, message: &Message) {
         self.events.sip(source, destination, message);
         self.tell(|book, now| book.sip(now, source, destination, message));
     }
 
-    /// When entries last met a packet.
+    /// Processes the times when entries last matched a packet.
     pub fn idle_times(self: &Arc<Self>, read: &[Idle]) {
         self.tell(|book, now| book.idle_times(now, read));
         self.delete_idle_orphans(read);
     }
 
-    /// Delete those of these entries that no call claims and that meet no packets.
+    /// Deletes those of these entries that no call claims and that match no packets.
     pub fn delete_idle_orphans(self: &Arc<Self>, read: &[Idle]) {
         let orphans = self.update(|book, _| (book.idle_orphans(read), Vec::new()));
         if let (false, Some(plane)) = (orphans.is_empty(), &self.plane) {
@@ -661,7 +662,7 @@ impl Core {
         }
     }
 
-    /// Ask when the entries that no call claims last met a packet.
+    /// Asks when the entries that no call claims last matched a packet.
     pub fn look_at_orphans(&self) {
         let orphans: Vec<FiveTuple> = self.read(|book| book.orphans().collect());
         if let (false, Some(plane)) = (orphans.is_empty(), &self.plane) {
@@ -673,7 +674,7 @@ impl Core {
         self.update(|book, now| (book.counted(now, read), Vec::new()));
     }
 
-    /// Read what these entries have counted, as far as the data plane says so in time.
+    /// Reads the counters of these entries, as far as the data plane answers in time.
     pub async fn read_counters(self: &Arc<Self>, keys: &[FiveTuple]) {
         let Some(plane) = self.plane().filter(|_| !keys.is_empty()) else {
             return;
@@ -683,12 +684,12 @@ impl Core {
         }
     }
 
-    /// The relay has answered the SIP server's Q of a line.
+    /// Processes the relay's answer to the SIP server's Q of a line.
     pub fn queried(self: &Arc<Self>, line: LineId, swapped: bool, command: &[u8], reply: &[u8]) {
         self.update(|book, now| (book.queried(now, line, swapped, command, reply), Vec::new()));
     }
 
-    /// Ask the relay how many packets of these lines it has counted, where it can tell, and wait for its answers.
+    /// Asks the relay for the packet counts of these lines, if it can report them, and waits for its answers.
     pub async fn count_on_relay(self: &Arc<Self>, lines: &[LineId]) {
         let questions: Vec<_> = self.read(|book| lines.iter().filter_map(|line| Some((*line, book.count_question(*line)?))).collect());
         for (line, (relay, command)) in questions {
@@ -697,20 +698,20 @@ impl Core {
         }
     }
 
-    /// What a relay's handshake has shown.
+    /// Processes the result of a relay's handshake.
     pub fn set_capabilities(self: &Arc<Self>, relay: RelayId, keepalive: KeepAlive, may_query: bool) {
         self.update(|book, _| (book.set_capabilities(relay, keepalive, may_query), Vec::new()));
     }
 
     pub fn set_data_plane(self: &Arc<Self>, available: bool) {
         let was_available = self.update(|book, _| (book.is_available(), book.set_data_plane(available)));
-        // It is tried again and again while it is away.
+        // It is retried while the relay is away.
         if available || was_available {
             self.look_at_all();
         }
     }
 
-    /// Look at all lines, in pieces.
+    /// Reevaluates all lines, some at a time.
     fn look_at_all(self: &Arc<Self>) {
         let (core, lines) = (Arc::clone(self), self.read(Book::line_ids));
         tokio::spawn(async move {
@@ -723,20 +724,21 @@ impl Core {
 
     // -- the operator ------------------------------------------------------------------------------
 
-    /// What draining stops, and since when.
+    /// Returns what draining stops, and since when.
     #[must_use]
     pub fn drain(&self) -> Option<Drain> {
         lock(&self.state).drain
     }
 
-    /// Begins draining, or ends it (`None`), and keeps that for the next start. `group`: another agent of the group goes on draining after a take-over.
+    /// Begins draining, or ends it (`None`), and stores that for the next start. `group`: another agent of the group continues draining
+    /// after a take-over.
     pub fn set_drain(self: &Arc<Self>, stop: Option<StopOf>, group: bool) {
         let since = self.clock.wall();
         self.apply_drain(stop.map(|stop| Drain { stop, since, group }), "");
         self.keep_drain();
     }
 
-    /// Drains until the agent's end, unless the operator drains it already.
+    /// Drains until the agent's end, unless it drains already.
     pub fn drain_to_stop(self: &Arc<Self>) {
         if self.drain().is_none() {
             let since = self.clock.wall();
@@ -820,7 +822,7 @@ impl Core {
         }
     }
 
-    /// End a call. Returns whether there is such a call.
+    /// Ends a call. Returns whether the call exists.
     pub fn end_call(self: &Arc<Self>, call_id: &[u8]) -> bool {
         if self.read(|book| book.lines_of_call(call_id).next().is_some()) {
             self.events.call(call_id, CallWhat::ReleaseRequested);
@@ -828,7 +830,7 @@ impl Core {
         self.update(|book, now| book.end_call(now, call_id))
     }
 
-    /// The relay table as just read, against the plan: in the background, in pieces, once all calls are restored.
+    /// Compares the relay table, as just read, with the plan: in the background, some at a time, once all calls are restored.
     /// `marked_otherwise`: ports whose entry has another DSCP than the configured one.
     pub fn compare(self: &Arc<Self>, entries: Vec<RelayEntry>, changed: HashSet<Endpoint>, marked_otherwise: HashSet<Endpoint>) {
         let comparison = self.update(|book, _| (book.begin_compare(changed), Vec::new()));
@@ -845,7 +847,7 @@ impl Core {
             Ok(comparison) => comparison,
             Err(error) => return tracing::error!("the relay table is not compared with the plan: {error}"),
         };
-        // Entries of calls that are still being read from the journal would be nobody's.
+        // Entries of calls that are still being read from the journal would look like orphans.
         self.restored().await;
         let (mut more, mut writes) = (true, 0);
         while more {
@@ -871,7 +873,7 @@ impl Core {
         self.audited.send_replace(Some(audit));
     }
 
-    /// What a comparison of table and plan says to people.
+    /// Reports the result of a comparison of table and plan.
     fn tell_compared(&self, audit: &Audit) {
         let Audit {
             entries,
@@ -889,7 +891,7 @@ impl Core {
                     self.events.data_plane(&name, LinkWhat::Reset, Some(&found));
                 }
                 if differs {
-                    // Once more, when what was missing is written.
+                    // Again, after missing entries have been written.
                     self.plane.as_ref().inspect(|plane| plane.audit());
                 }
             }
@@ -902,7 +904,7 @@ impl Core {
         }
     }
 
-    /// The next comparison of table and plan.
+    /// Waits for the next comparison of table and plan.
     pub async fn audited(&self) -> Option<Audit> {
         let mut audits = self.audited.subscribe();
         audits.borrow_and_update();
@@ -910,7 +912,7 @@ impl Core {
         audits.borrow().clone()
     }
 
-    /// All of the journal is in the book, or there is none.
+    /// Records that all rows of the journal are in the book, or that there is no journal.
     pub fn set_restored(&self) {
         self.restored.send_replace(true);
     }
@@ -920,12 +922,12 @@ impl Core {
         *self.restored.borrow()
     }
 
-    /// Wait for that.
+    /// Waits until all rows of the journal are in the book.
     pub async fn restored(&self) {
         let _ = self.restored.subscribe().wait_for(|restored| *restored).await;
     }
 
-    /// How long a command may wait for its deletes before it goes to the relay all the same.
+    /// How long a command may wait for its deletes before it goes to the relay anyway.
     #[must_use]
     pub fn patience() -> Duration {
         Duration::from_millis(500)

@@ -1,4 +1,4 @@
-//! What the data plane tells, handed to the call state.
+//! Passes the data plane's events to the call state.
 
 use crate::core::Core;
 use crate::tasks::ticks;
@@ -12,21 +12,21 @@ use tokio::sync::mpsc;
 
 const TOTALS_EVERY: Duration = Duration::from_secs(2);
 
-/// The latest of the data plane, for the status.
+/// The data plane's latest state, for the status.
 #[derive(Debug, Default)]
 pub struct State {
     current: Mutex<Current>,
 }
 
-/// Whether the data plane can be used, and what it is.
+/// Facts about the data plane, while it can be used.
 #[derive(Clone, Debug, Default)]
 pub struct Current {
     pub facts: Option<Arc<Facts>>,
-    /// Why it cannot be used.
+    /// Reason why it cannot be used.
     pub down: Option<String>,
-    /// What comparisons of table and plan have still to show since the connection was made.
+    /// State of the comparison of table and plan since the connection was made.
     phase: Phase,
-    /// The data plane's own counters by name, and when they were read.
+    /// The data plane's own counters by name, and the time of reading.
     pub totals: Option<(Arc<BTreeMap<String, u64>>, Instant)>,
     /// Interfaces and the mode of the program attached to each, as last read; `None`: the data plane has no such table.
     pub interfaces: Option<Arc<[(String, String)]>>,
@@ -38,12 +38,12 @@ enum Phase {
     /// Table and plan have not been compared.
     #[default]
     Connected,
-    /// They differed, and the table is being mended.
+    /// They differed, and the table is being corrected.
     Differed,
     Reconciled,
 }
 
-/// What a comparison means.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reconciling {
     /// It is the first one, and table and plan differ.
@@ -58,19 +58,19 @@ impl Current {
         self.facts.is_some() && self.down.is_none()
     }
 
-    /// Whether table and plan have agreed since the connection was made.
+    /// Returns whether table and plan have agreed since the connection was made.
     #[must_use]
     pub fn is_reconciled(&self) -> bool {
         self.phase == Phase::Reconciled
     }
 
-    /// One of the data plane's own counters, as last read.
+    /// Returns one of the data plane's own counters, as last read.
     #[must_use]
     pub fn total(&self, name: &str) -> Option<u64> {
         self.totals.as_ref().and_then(|(totals, _)| totals.get(name).copied())
     }
 
-    /// Packets that the data plane has dropped, by reason, as last read.
+    /// Returns the packets that the data plane has dropped, by reason, as last read.
     pub fn dropped(&self) -> impl Iterator<Item = (&str, u64)> {
         let totals = self.totals.iter().flat_map(|(totals, _)| &**totals);
         totals.filter_map(|(name, packets)| Some((name.strip_prefix(shunt_plane::DROPPED)?, *packets)))
@@ -87,7 +87,7 @@ impl State {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Table and plan were compared. `None`: no news.
+    /// Records a comparison of table and plan. Returns a result to report, if any.
     pub fn compared(&self, differs: bool) -> Option<Reconciling> {
         let mut news = None;
         self.change(|current| {
@@ -95,7 +95,7 @@ impl State {
             (current.phase, news) = match (current.phase, differs) {
                 (Phase::Reconciled, _) => (Phase::Reconciled, None),
                 (Phase::Connected, true) => (Phase::Differed, Some(Reconciling::Begun { name })),
-                // A second time it differs by what was written meanwhile.
+                // In a second comparison, only writes in the meantime make a difference.
                 (Phase::Connected, false) | (Phase::Differed, _) => (Phase::Reconciled, Some(Reconciling::Done { name })),
             };
         });
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// Take events until the plane is dropped.
+/// Processes events until the plane is dropped.
 pub async fn serve(core: &Arc<Core>, events: &mut mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         handle(core, event).await;
@@ -138,7 +138,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
             }
         }
         Event::Down(reason) => {
-            // It is tried again and again: one line for each reason is enough.
+            // The agent retries all the time; one line for each reason is enough.
             if core.data_plane.current().down.as_ref() != Some(&reason) {
                 tracing::error!("data plane: {reason}");
                 core.events()
@@ -163,11 +163,11 @@ async fn handle(core: &Arc<Core>, event: Event) {
                 None => core.noticed(&notices),
             }
         }
-        // Of conferences of two: who is silent is seen by their counters.
+        // For conferences of two: the counters show silent participants.
         Event::Idle(key) | Event::Active(key) if core.conferences().is_some_and(|conferences| conferences.owns(key.dst)) => {}
         Event::Idle(key) => {
             core.tell(|book, now| book.idle(now, key));
-            // A switch says of an orphan entry no more than this.
+            // A switch reports only these fields for an orphan entry.
             core.delete_idle_orphans(&[Idle {
                 key,
                 idle: Some(Duration::MAX),
@@ -199,7 +199,7 @@ async fn handle(core: &Arc<Core>, event: Event) {
     }
 }
 
-/// Read the data plane's own counters again and again, for ever.
+/// Reads the data plane's own counters periodically, without end.
 pub async fn watch_totals(core: Arc<Core>) {
     let mut due = ticks(&core, TOTALS_EVERY);
     loop {
@@ -234,7 +234,7 @@ fn log_changed(before: Option<&[(String, String)]>, now: Option<&[(String, Strin
     }
 }
 
-/// Log what a write failed of.
+/// Logs the reason of a failed write.
 pub fn log_failure(written: &Written) {
     if let Some(detail) = &written.detail {
         tracing::warn!("data plane: a write failed: {detail}");

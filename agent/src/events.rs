@@ -1,4 +1,4 @@
-//! What happened, for people: an event of the admin API, and for some a line of the log.
+//! Reports what happened: as an event of the admin API, and for some events as a log line.
 
 use crate::facts::{KEPT, counted, entry, happened, micros, table};
 use crate::{clock::Clock, facts};
@@ -16,31 +16,31 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Packets of one source that have one verdict are one event for so long, and so many of them are told apart.
+/// Coalescing window for packets with the same source and verdict, and the number of combinations that are distinguished.
 const GATHERED: Duration = Duration::from_secs(1);
 const MOST_GATHERED: usize = 512;
 
-/// A limit that is met again and again is one event until it has not been met for so long.
+/// A limit that is reached repeatedly is one event until it was not reached for this time.
 const CALM: Duration = Duration::from_secs(60);
 
-/// When a limit was last met.
+/// When a limit was last reached.
 #[derive(Debug, Default)]
 struct Episode(Option<Duration>);
 
 impl Episode {
-    /// The limit is met; true: for the first time after a calm.
+    /// Records that the limit is reached. Returns true for the first time after a pause.
     fn begins(&mut self, now: Duration) -> bool {
         let last = self.0.replace(now);
         last.is_none_or(|last| now.saturating_sub(last) >= CALM)
     }
 }
 
-/// Packets that are like one before: their stream, source and verdict.
+/// Packets with the same stream, source and verdict as an earlier one.
 type Alike = (StreamId, Endpoint, Verdict);
 
-/// Where events go.
+/// Destination of events.
 pub struct Events {
-    /// `None`: nowhere.
+    /// `None`: events are discarded.
     log: Option<EventLog>,
     clock: Clock,
     learned: Mutex<Repeats<Alike, Event>>,
@@ -48,10 +48,10 @@ pub struct Events {
     limits: Mutex<Rare>,
 }
 
-/// A command that has had its reply.
+/// An answered command.
 pub struct Answered<'a> {
     pub body: &'a [u8],
-    /// A letter of rtpproxy's, a word of NG. `None`: it was not understood.
+    /// A letter of rtpproxy's protocol, a word of NG. `None`: it was not understood.
     pub verb: Option<Box<str>>,
     /// The Call-ID.
     pub call: Option<&'a [u8]>,
@@ -91,7 +91,7 @@ impl Events {
         }
     }
 
-    /// A command was answered, or not.
+    /// Reports a command and its reply, if any.
     pub fn command(&self, answered: &Answered) {
         self.append(|| {
             let facts = ControlFacts {
@@ -111,12 +111,12 @@ impl Events {
         });
     }
 
-    /// A copy of a SIP message.
+    /// Reports a copy of a SIP message.
     pub fn sip(&self, source: Endpoint, destination: Endpoint, message: &Message) {
         self.append(|| Event::of_call(message.call_id(), Facts::Sip(Box::new(facts::sip(source, destination, message)))));
     }
 
-    /// A limit has refused a session.
+    /// Reports that a limit has rejected a session.
     pub fn refused(&self, call_id: Option<&[u8]>, refusal: &Refusal) {
         let Some(left_out) = lock(&self.limits).write(self.clock.now()) else {
             return;
@@ -126,7 +126,7 @@ impl Events {
         self.agent(AgentWhat::Limit, &format!("{refusal}; {left_out} more since the last such event"));
     }
 
-    /// A scanner is blocked.
+    /// Reports a blocked scanner.
     pub fn blocked(&self, found: Found) {
         let source = match found {
             Found::Source(source) => source.to_string(),
@@ -135,7 +135,7 @@ impl Events {
         tracing::warn!("{source} scans ports: blocked");
     }
 
-    /// A packet came that met no entry. The first of its kind is an event, those of the next second are one more.
+    /// Reports a packet without an entry. The first of its kind is an event, those of the next second are one more.
     pub fn learned(&self, book: &Book, stream: StreamId, notice: &Notice, verdict: Verdict) {
         if self.log.is_none() {
             return;
@@ -147,7 +147,7 @@ impl Events {
         }
     }
 
-    /// Tell of the packets that were gathered, now that their second is over.
+    /// Reports the collected packets after their second.
     pub fn tell_gathered(&self) {
         let now = self.clock.uptime();
         let mut learned = lock(&self.learned);
@@ -161,7 +161,7 @@ impl Events {
         }
     }
 
-    /// A stream is in another state, or has another reason for it.
+    /// Reports a stream's new state or reason.
     pub fn changed(&self, book: &Book, id: StreamId, before: State, state: State, reason: Reason, after: Option<Duration>) {
         self.append(|| {
             let line = book.line(id.line);
@@ -185,7 +185,7 @@ impl Events {
         });
     }
 
-    /// A write that failed.
+    /// Reports a failed write.
     pub fn write_failed(&self, book: &Book, stream: Option<StreamId>, written: &Written) {
         self.append(|| {
             let facts = Facts::Table(table(written));
@@ -193,7 +193,7 @@ impl Events {
         });
     }
 
-    /// Something happened to a line.
+    /// Reports an event of a line.
     pub fn happened(&self, book: &Book, id: LineId, what: Happening) {
         self.append(|| {
             let (facts, stream) = happened(what);
@@ -204,12 +204,12 @@ impl Events {
         });
     }
 
-    /// Something happened to a call as a whole.
+    /// Reports an event of a whole call.
     pub fn call(&self, call_id: &[u8], what: CallWhat) {
         self.append(|| Event::of_call(call_id, Facts::Call(CallFacts::of(what))));
     }
 
-    /// The notice of a media time-out cannot be delivered.
+    /// Reports that the notice of a media time-out cannot be delivered.
     pub fn notify_failed(&self, call_id: &[u8], detail: &str) {
         self.append(|| {
             let mut facts = CallFacts::of(CallWhat::NotifyFailed);
@@ -218,7 +218,7 @@ impl Events {
         });
     }
 
-    /// Logs the end of a call. `number`: calls that have ended, this one included; `relay`: returns a relay's name.
+    /// Reports the end of a call. `number`: calls that have ended, this one included; `relay`: returns a relay's name.
     pub fn ended<'a>(&self, ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time) {
         self.append(|| {
             let facts = facts::ended(ended, number, relay, now, self.clock.wall());
@@ -226,17 +226,17 @@ impl Events {
         });
     }
 
-    /// A relay answers again, or no longer, or has come back without its sessions.
+    /// Reports that a relay answers again, does not answer, or has come back without its sessions.
     pub fn relay(&self, name: &str, what: LinkWhat, detail: Option<&str>) {
         self.append(|| Event::of_agent(Facts::Relay(link(name, what, detail))));
     }
 
-    /// What has become of the data plane.
+    /// Reports the data plane's new state.
     pub fn data_plane(&self, target: &str, what: LinkWhat, detail: Option<&str>) {
         self.append(|| Event::of_agent(Facts::DataPlane(link(target, what, detail))));
     }
 
-    /// Something happened to the agent as a whole.
+    /// Reports an event of the agent as a whole.
     pub fn agent(&self, what: AgentWhat, detail: &str) {
         self.append(|| {
             let mut facts = AgentFacts::of(what);
@@ -245,7 +245,7 @@ impl Events {
         });
     }
 
-    /// Write what is queued.
+    /// Writes the queued events.
     pub fn close(&self) {
         if let Some(log) = &self.log {
             log.close(Duration::from_secs(1));
@@ -253,7 +253,7 @@ impl Events {
     }
 }
 
-/// The event of packets like one before, at the time of the last of them.
+/// Returns the event of collected packets, at the time of the last of them.
 fn gathered(repeated: Repeated<Event>, now: Duration) -> Event {
     let Repeated { value: event, count, last } = repeated;
     let facts = match event.facts {

@@ -1,4 +1,4 @@
-//! What the call state and the data plane tell, as values of the admin API. Pure functions.
+//! Converts the call state's and the data plane's facts to values of the admin API. Pure functions.
 
 use shunt_admin::{
     CallFacts, CallWhat, Component, Direction, EndedFacts, EndedLine, EndedParty, Entry, Format, LearnFacts, Outcome, SdpLine, SipFacts,
@@ -10,10 +10,10 @@ use shunt_net::Endpoint;
 use shunt_plane::Written;
 use std::time::Duration;
 
-/// Bytes of one text of the network that an event holds.
+/// Most bytes of one network text in an event.
 pub const KEPT: usize = 1024;
 
-/// An entry as the admin API has it.
+/// Returns an entry as the admin API has it.
 #[must_use]
 pub fn entry(entry: RelayEntry) -> Entry {
     Entry {
@@ -24,13 +24,13 @@ pub fn entry(entry: RelayEntry) -> Entry {
     }
 }
 
-/// Whole microseconds.
+/// Returns whole microseconds.
 #[must_use]
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// `None` where nothing was carried.
+/// Returns `None` if nothing was carried.
 #[must_use]
 pub fn counted(counters: Counters) -> Option<shunt_admin::Counters> {
     (counters.packets > 0).then(|| counters.into())
@@ -40,12 +40,12 @@ fn text(bytes: &[u8]) -> Text {
     Text::cut(bytes, KEPT)
 }
 
-/// A text that is not empty.
+/// Returns a text, unless it is empty.
 fn some(bytes: &[u8]) -> Option<Text> {
     (!bytes.is_empty()).then(|| text(bytes))
 }
 
-/// A SIP message of which a copy came.
+/// Returns the facts of a copied SIP message.
 #[must_use]
 pub fn sip(source: Endpoint, destination: Endpoint, message: &Message) -> SipFacts {
     let known = |end: Endpoint| (end.port != 0).then_some(end);
@@ -96,7 +96,7 @@ fn sdp_of_message(media: &SdpMedia) -> SdpLine {
     }
 }
 
-/// The last SDP of a party.
+/// Returns the last SDP of a party.
 #[must_use]
 pub fn sdp(sdp: &Sdp) -> SdpLine {
     let formats = sdp.kind.formats.iter().map(|format| Format {
@@ -115,7 +115,7 @@ pub fn sdp(sdp: &Sdp) -> SdpLine {
     }
 }
 
-/// What learning made of a packet.
+/// Returns the verdict on a packet.
 #[must_use]
 pub fn verdict(verdict: shunt_calls::Verdict) -> Verdict {
     use shunt_calls::Verdict as Judged;
@@ -135,7 +135,7 @@ pub fn verdict(verdict: shunt_calls::Verdict) -> Verdict {
     }
 }
 
-/// `count` packets like this one.
+/// Returns the facts of `count` packets like this one.
 #[must_use]
 pub fn learned(notice: &Notice, verdict: Verdict, count: u32) -> LearnFacts {
     LearnFacts {
@@ -149,7 +149,7 @@ pub fn learned(notice: &Notice, verdict: Verdict, count: u32) -> LearnFacts {
     }
 }
 
-/// What happened to a line, and to which of its streams.
+/// Returns the facts of a line's event, and the stream concerned.
 #[must_use]
 pub fn happened(what: Happening) -> (CallFacts, Option<StreamId>) {
     match what {
@@ -178,7 +178,7 @@ pub fn happened(what: Happening) -> (CallFacts, Option<StreamId>) {
     }
 }
 
-/// A write that failed.
+/// Returns the facts of a failed write.
 #[must_use]
 pub fn table(written: &Written) -> TableFacts {
     let (operation, shown) = match written.operation {
@@ -210,7 +210,8 @@ pub fn table(written: &Written) -> TableFacts {
     }
 }
 
-/// Returns the facts of an ended call. `number`: calls that have ended, this one included; `relay`: returns a relay's name; `wall`: the Unix time of `now`.
+/// Returns the facts of an ended call. `number`: calls that have ended, this one included; `relay`: returns a relay's name; `wall`: the
+/// Unix time of `now`.
 #[must_use]
 pub fn ended<'a>(ended: &Ended, number: u64, relay: impl Fn(RelayId) -> &'a str, now: Time, wall: Duration) -> EndedFacts {
     let duration = now.since(ended.created);
@@ -255,7 +256,7 @@ fn ended_party(party: &shunt_calls::EndedParty) -> EndedParty {
     }
 }
 
-/// A component as the admin API has it.
+/// Returns a component as the admin API has it.
 #[must_use]
 pub fn component(id: StreamId) -> Component {
     id.component.into()

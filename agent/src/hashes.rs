@@ -1,5 +1,5 @@
-//! A data plane that stores hashes of 5-tuples cannot tell two of one hash apart: it is told of 5-tuples in use that have no entry, so that no entry of
-//! another call takes their packets.
+//! Announces 5-tuples in use that have no entry to a data plane that stores hashes, because it cannot distinguish two 5-tuples of one hash.
+//! No entry of another call then takes their packets.
 
 use crate::core::Core;
 use shunt_calls::{LineId, LineView, Side};
@@ -8,16 +8,16 @@ use shunt_net::{Endpoint, FiveTuple};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The plane forgets a 5-tuple that it has not been told of for 45 s.
+/// The plane forgets a 5-tuple 45 s after its last announcement.
 const EVERY: Duration = Duration::from_secs(15);
-/// Lines that are looked at before others have their turn.
+/// Lines per iteration before the loop yields.
 const AT_ONCE: usize = 500;
 
 fn next_port(end: Endpoint) -> Option<Endpoint> {
     Some(Endpoint::new(end.addr, end.port.checked_add(1)?))
 }
 
-/// The 5-tuples of a line's packets, learned or as signalling has them, that have no entry.
+/// Returns the learned or signalled 5-tuples of a line that have no entry.
 fn without_entry(line: &LineView<'_>) -> Vec<FiveTuple> {
     let mut found = Vec::new();
     if line.released().is_some() {
@@ -45,7 +45,7 @@ impl Core {
         self.data_plane.current().facts.is_some_and(|facts| facts.stores_hashes)
     }
 
-    /// A command has said where the parties of a call are.
+    /// Announces the parties of a call after a command.
     pub fn expect_call(&self, call_id: &[u8]) {
         if let Some(plane) = self.plane().filter(|_| self.stores_hashes()) {
             let of_call = |book: &shunt_calls::Book| book.lines_of_call(call_id).flat_map(|line| without_entry(&line)).collect();
@@ -54,7 +54,7 @@ impl Core {
     }
 }
 
-/// For ever: tell of all calls again.
+/// Repeats the announcements for all calls, without end.
 pub async fn watch(core: Arc<Core>) {
     loop {
         tokio::time::sleep(EVERY).await;

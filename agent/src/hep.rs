@@ -1,4 +1,4 @@
-//! Copies of SIP messages over HEPv3, in UDP datagrams or on TCP connections, told to the call state.
+//! Copies of SIP messages over HEPv3, in UDP datagrams or on TCP connections, for the call state.
 
 use crate::core::Core;
 use shunt_control::Rare;
@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
-/// Datagrams that are read before others have their turn.
+/// Datagrams per iteration before the loop yields.
 const BURST: usize = 32;
 const LARGEST: usize = 65_536;
 const MOST_CONNECTIONS: usize = 64;
@@ -23,7 +23,7 @@ pub enum Listener {
     Tcp(TcpListener),
 }
 
-/// Takes copies from allowed addresses.
+/// Receives copies from allowed addresses.
 pub struct Hep {
     core: Arc<Core>,
     allow: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
@@ -40,7 +40,7 @@ impl Hep {
         })
     }
 
-    /// Serve for ever.
+    /// Serves without end.
     ///
     /// # Errors
     /// The socket has failed.
@@ -61,7 +61,7 @@ impl Hep {
         }
     }
 
-    /// Take what has come. Returns whether there may be more.
+    /// Processes received data. Returns whether there may be more.
     fn take_burst(&self, socket: &UdpSocket, buffer: &mut [u8]) -> bool {
         for _ in 0..BURST {
             match socket.try_recv_from(buffer) {
@@ -109,7 +109,7 @@ impl Hep {
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        // Where the next packet begins is lost.
+                        // The start of the next packet is unknown.
                         self.core.stats.hep_malformed.inc();
                         return self.warn(|| format!("{from}: {error}; the connection is closed"));
                     }
@@ -129,7 +129,7 @@ impl Hep {
         allowed
     }
 
-    /// One packet.
+    /// Processes one packet.
     fn packet(&self, data: &[u8], from: SocketAddr) {
         let packet = match Packet::decode(data) {
             Ok(packet) => packet,
@@ -172,7 +172,7 @@ impl Hep {
     }
 }
 
-/// REGISTER, OPTIONS and the like are nobody's call.
+/// REGISTER, OPTIONS and similar requests belong to no call.
 fn is_of_a_call(message: &Message) -> bool {
     let method = message.method().unwrap_or(message.cseq_method());
     [&b"INVITE"[..], b"ACK", b"BYE", b"CANCEL", b"UPDATE", b"PRACK", b"INFO", b"REFER"].contains(&method)

@@ -1,4 +1,4 @@
-//! Calls that were set up past the agent, adopted from relays that list their sessions.
+//! Adopts calls that were set up without the agent, from relays that list their sessions.
 
 use crate::core::Core;
 use crate::ng;
@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How often a relay's list is looked at; a SIP server uses the relay itself for as long as it takes the agent for dead.
+/// Poll interval of a relay's list. The SIP server uses the relay directly while it considers the agent dead.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Calls that rtpengine is asked to name: what fits into a datagram.
+/// Most calls in a list of rtpengine: the content of a datagram.
 const MOST_LISTED: u32 = 1000;
-/// A call whose last packet is not older is adopted at once: until then its media passes as that of an unknown source.
+/// A call with a packet of at most this age is adopted at once. Before that its media counts as that of an unknown source.
 const FRESH: Duration = Duration::from_millis(1100);
-/// How long another unknown call is observed: it is adopted when the relay counts packets of it meanwhile.
+/// How long another unknown call is observed. It is adopted if the relay counts packets of it meanwhile.
 const OBSERVED: Duration = Duration::from_secs(1);
-/// Pages of one list: more sessions than a relay has ports.
+/// Most pages of one list: more sessions than a relay has ports.
 const MOST_PAGES: usize = 10_000;
 
-/// Look at a relay's list again and again, for ever.
+/// Polls a relay's list, without end.
 pub async fn watch(core: Arc<Core>, id: RelayId) {
     core.restored().await;
     if core.relays().get(id).is_some_and(|relay| relay.kind == RelayKind::Rtpengine) {
@@ -65,13 +65,13 @@ async fn adopt(core: &Arc<Core>, id: RelayId) {
     }
     if adopted > 0 {
         tracing::info!("{adopted} media lines were set up past this agent and are adopted");
-        // Their entries, of an agent before this one, count as nobody's until the table is read again.
+        // Their entries, of a previous agent, count as orphans until the table is read again.
         core.plane().inspect(|plane| plane.audit());
     }
 }
 
-/// Looks at an rtpengine's calls again and again, for ever: adopts unknown ones, and asks about known ones after the relay or the agent has come up
-/// and while they have no answer here.
+/// Polls an rtpengine's calls, without end. Adopts unknown ones, and queries known ones after the relay or the agent has started and while
+/// they have no answer here.
 async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
     let mut is_first = true;
     loop {
@@ -97,13 +97,13 @@ async fn watch_rtpengine(core: Arc<Core>, id: RelayId) {
     }
 }
 
-/// `all`: also ask about known calls that have their answer.
+/// `all`: also query known calls that have their answer.
 async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], all: bool) {
     let (known, unknown): (Vec<_>, Vec<_>) = calls
         .iter()
         .partition(|call_id| core.read(|book| book.relay_of_call(call_id).is_some()));
     for call_id in known {
-        // An answer may have gone past this agent while the SIP server took it for dead.
+        // An answer may have bypassed this agent while the SIP server considered it dead.
         if core.read(|book| book.relay_of_call(call_id) == Some(id) && (all || book.lacks_answer(call_id))) {
             ng::look(core, id, call_id).await;
         }
@@ -130,7 +130,7 @@ async fn look_at_calls(core: &Arc<Core>, id: RelayId, calls: &[Vec<u8>], all: bo
     }
 }
 
-/// Returns how many calls are adopted: 1 or 0.
+/// Adopts a call. Returns how many calls are adopted: 1 or 0.
 async fn adopt_call(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> u32 {
     let before = core.read(Book::line_count);
     ng::look(core, id, call_id).await;
@@ -141,7 +141,7 @@ async fn adopt_call(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> u32 {
     1
 }
 
-/// What rtpengine has met of a call.
+/// rtpengine's figures of a call.
 struct Media {
     packets: u64,
     /// Seconds since 1970.
@@ -159,8 +159,8 @@ async fn media(core: &Arc<Core>, id: RelayId, call_id: &[u8]) -> Option<Media> {
     })
 }
 
-/// Whether media flows by rtpengine's clock, which has whole seconds. rtpengine lists a call for its delete-delay after the end, and an agent that has
-/// just started does not know which calls have ended. With clocks that differ the call is observed.
+/// Returns whether media flows by rtpengine's clock, which has whole seconds. rtpengine lists a call for its delete-delay after the end,
+/// and an agent that has just started does not know which calls have ended. If the clocks differ, the call is observed.
 fn is_fresh(last_packet: i64, now: Duration) -> bool {
     let last = u64::try_from(last_packet).map_or(Duration::ZERO, Duration::from_secs);
     now.checked_sub(last).is_some_and(|since| since <= FRESH)

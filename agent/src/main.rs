@@ -1,4 +1,4 @@
-//! The agent: between SIP servers and relays, it puts streams into the data plane, until SIGTERM or SIGINT.
+//! The agent between SIP servers and relays, which offloads streams to the data plane until SIGTERM or SIGINT.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -1,4 +1,4 @@
-//! Prometheus metrics: what the agent counts, and its state as it is when it is asked for. `docs/metrics.md` has their names.
+//! Prometheus metrics: the agent's counters, and its state at the time of the request. `docs/metrics.md` has their names.
 
 use crate::conference::{Counts, CpuPortCounts};
 use crate::core::Core;
@@ -76,7 +76,7 @@ const TOTALS: [(&str, &str, &str); 17] = [
     ),
 ];
 
-/// Register all of the agent's metrics.
+/// Registers all of the agent's metrics.
 pub fn register(core: &Arc<Core>, has_hep: bool, registry: &mut Registry) {
     let stats = &core.stats;
     let snapshot = Snapshot {
@@ -179,7 +179,7 @@ fn register_conferences(counts: &Counts, registry: &mut Registry) {
     }
 }
 
-/// Those of a switch's CPU port.
+/// Counters of a switch's CPU port.
 fn register_cpu_port(counts: &CpuPortCounts, registry: &mut Registry) {
     let registry = registry.sub_registry_with_prefix("shunt_cpu_port");
     for (name, help, counter) in [
@@ -197,7 +197,7 @@ fn register_cpu_port(counts: &CpuPortCounts, registry: &mut Registry) {
     }
 }
 
-/// The limits that were met, by the names of docs/limits.md.
+/// Returns how often each limit was reached, by the names of docs/limits.md.
 #[must_use]
 pub fn limits(core: &Core) -> BTreeMap<String, u64> {
     let stats = &core.stats;
@@ -221,7 +221,7 @@ pub fn limits(core: &Core) -> BTreeMap<String, u64> {
     known.collect()
 }
 
-/// How many RTP streams are offloaded, being learned, and on the relay for another reason.
+/// Returns the number of RTP streams that are offloaded, being learned, and on the relay for another reason.
 fn by_carrier(counts: impl Iterator<Item = (State, Reason, usize)>) -> [(&'static str, usize); 3] {
     let (mut offloaded, mut learning, mut relayed) = (0, 0, 0);
     for (state, reason, count) in counts {
@@ -235,7 +235,7 @@ fn by_carrier(counts: impl Iterator<Item = (State, Reason, usize)>) -> [(&'stati
     [("offloaded", offloaded), ("learning", learning), ("relayed", relayed)]
 }
 
-/// The agent's state, looked at when it is asked for.
+/// The agent's state at the time of the request.
 struct Snapshot {
     core: Arc<Core>,
     has_hep: bool,
@@ -456,7 +456,7 @@ impl Snapshot {
     }
 
     fn data_plane(&self, to: &mut Writer) -> fmt::Result {
-        // An agent that stands by has no data plane, which is no fault.
+        // A standby agent has no data plane, which is no fault.
         let stands_by = self.core.pair().is_some_and(|pair| !pair.is_active());
         let Some(plane) = self.core.plane().filter(|_| !stands_by) else {
             return Ok(());
@@ -487,7 +487,7 @@ impl Snapshot {
             float(u8::from(up && current.totals.is_some())),
         )?;
         for (field, name, help) in TOTALS {
-            // Of a data plane that is away nobody knows; a counter that stands still would be a rate of 0.
+            // The counters of an unreachable data plane are unknown; a constant counter would be a rate of 0.
             if let Some(count) = current.total(field).filter(|_| up) {
                 to.counter(&format!("shunt_data_plane_{name}"), help, count)?;
             }

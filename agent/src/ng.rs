@@ -1,7 +1,7 @@
-//! NG commands of SIP servers: passed on to the rtpengine that has the call, byte for byte, and told to the call state on the way.
+//! NG commands of SIP servers: forwards each to the rtpengine that has the call, byte for byte, and reports it to the call state.
 //!
-//! Replies are rtpengine's own, except that those to `query` and `delete` have the data plane's packets added. After an offer or answer the agent
-//! asks rtpengine what has become of the call, with a `query` of its own; nobody waits for that.
+//! Replies are rtpengine's own, except that those to `query` and `delete` include the data plane's packets. After an offer or answer the
+//! agent sends a `query` of its own for the call's state; no SIP server waits for it.
 
 use crate::commands::{received, wait_for};
 use crate::core::Core;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// How often a description that did not come is asked for again, and how long the pause before that is.
+/// How often a missing description is requested again, and the pause before that.
 const DESCRIPTION_TRIES: u32 = 5;
 const DESCRIPTION_PAUSE: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ pub struct NgCommands {
     not_understood: Mutex<Rare>,
 }
 
-/// A reply, and the relay that was asked for it; `None`: the agent answers itself.
+/// A reply, and the relay that gave it; `None`: the agent answers itself.
 type Answer = (Option<RelayId>, Option<Vec<u8>>);
 
 impl Service for NgCommands {
@@ -48,7 +48,7 @@ impl Service for NgCommands {
                     Some(_turn) => {
                         let (answer, begins) = self.of_call(command, call_id, received).await;
                         if !matches!(command.verb, Verb::Query) {
-                            // A reply in time comes before a slow disk.
+                            // A timely reply has priority over a slow disk.
                             let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                         }
                         if begins && self.patience.is_over(received) {
@@ -106,7 +106,7 @@ impl NgCommands {
         }
     }
 
-    /// Send what is about no call to the first relay that is alive.
+    /// Sends a command without a call to the first relay that is alive.
     async fn pass(&self, body: &[u8]) -> Answer {
         let relays = self.core.relays();
         let Some(relay) = relays.best(RelayKind::Rtpengine) else {
@@ -115,7 +115,8 @@ impl NgCommands {
         (Some(relay), relays.forward(relay, body, None).await)
     }
 
-    /// An offer of a call that is not known begins it, unless it names the callee: then the call was set up past this agent.
+    /// Returns whether an offer starts a call: its call is unknown, and it does not name the callee. Otherwise the call was set up without
+    /// this agent.
     fn kind_of(&self, command: &Command) -> Kind {
         match (command.verb, command.effect()) {
             (_, Effect::Ends) => Kind::Ends,
@@ -129,7 +130,7 @@ impl NgCommands {
         self.core.read(|book| book.relay_of_call(call_id).is_some())
     }
 
-    /// The reply, and whether the command began a call.
+    /// Returns the reply, and whether the command started a call.
     async fn of_call(&self, command: &Command<'_>, call_id: &[u8], received: Instant) -> (Answer, bool) {
         self.core.restorer().restore_call(&self.core, call_id).await;
         let (foreseen, waits) = self.core.ng_command(command);
@@ -151,7 +152,7 @@ impl NgCommands {
         let parsed = reply.as_deref().and_then(|reply| Reply::parse(reply).ok());
         let counted = match command.effect() {
             _ if reply.is_none() => None,
-            // The entries are out: what they have counted is known.
+            // The entries are removed, so their final counters are known.
             Effect::Ends => Some(self.core.read(|book| book.ng_counts(call_id))),
             Effect::None if command.verb == Verb::Query => {
                 let keys: Vec<FiveTuple> = self.core.read(|book| book.entries_of_call(call_id));
@@ -177,8 +178,8 @@ impl NgCommands {
         }
     }
 
-    /// To the call's relay; a new call to the one with the fewest calls that answers; what is about a call that is not known here to each until
-    /// one knows it.
+    /// Sends a command to the call's relay, a new call to the answering relay with the fewest calls. For another unknown call it tries each
+    /// relay until one knows the call.
     async fn somewhere(
         &self,
         command: &Command<'_>,
@@ -203,7 +204,7 @@ impl NgCommands {
         last
     }
 
-    /// Ask what has become of a call, behind the commands that wait for their turn.
+    /// Queries a call, after the commands that wait for it.
     fn look_later(&self, relay: RelayId, call_id: &[u8]) {
         let (core, call_id) = (Arc::clone(&self.core), call_id.to_vec());
         tokio::spawn(async move {
@@ -227,7 +228,7 @@ fn has_text(tag: &Option<std::borrow::Cow<'_, [u8]>>) -> bool {
     tag.as_deref().is_some_and(|tag| !tag.is_empty())
 }
 
-/// Ask a relay what has become of a call, in the call's turn, and bring the call to that. Returns whether the relay has said so.
+/// Queries a relay for a call, in order with its commands, and updates the call. Returns whether the relay answered.
 pub async fn look(core: &Arc<Core>, relay: RelayId, call_id: &[u8]) -> bool {
     let Some(_turn) = core.ng_turns.take(call_id).await else {
         return false;
@@ -240,7 +241,7 @@ pub async fn look(core: &Arc<Core>, relay: RelayId, call_id: &[u8]) -> bool {
             core.tell(|book, now| book.ng_described(now, relay, call_id, &description));
             true
         }
-        // What it says of a call that it does not know comes with the next command, or by the time-out.
+        // Its answer for an unknown call comes with the next command, or by the time-out.
         Err(error) => {
             let unknown = Reply::parse(&reply).is_ok_and(|reply| is_unknown_call(&reply));
             if !unknown {

@@ -1,4 +1,4 @@
-//! No relay port for two calls: a relay that has died forgets its sessions, and gives the ports of calls that go on out again.
+//! Prevents two calls on one relay port: a relay that has died forgets its sessions and assigns ports of live calls again.
 
 use crate::commands::no_port;
 use crate::core::Core;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Ports that a relay is asked for in place of one that is held; each costs a round trip to it.
+/// Most ports to request instead of a held one; each costs a round trip to the relay.
 const MOST_TRIES: u32 = 100;
-/// rtpproxy closes the ports that it was asked to change a moment later.
+/// rtpproxy closes a replaced port a moment later.
 const FULL_TRIES: u32 = 20;
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Tell the call state of the reply to a U or L. Ports that other calls hold are exchanged for others first; the reply for the SIP server.
+/// Reports the reply to a U or L to the call state. Ports that other calls hold are exchanged first. Returns the reply for the SIP server.
 pub async fn settle(
     core: &Arc<Core>,
     peer: Option<IpAddr>,
@@ -47,7 +47,7 @@ pub async fn settle(
         };
         match other {
             Some(Exchanged::Reply(other)) => reply = Some(other),
-            // It fell silent: so the command has no answer.
+            // The relay did not answer, so the command has no answer.
             Some(Exchanged::Silent) => reply = None,
             None => return Some(refuse(core, peer, relay, command, &held).await),
         }
@@ -62,7 +62,7 @@ enum Exchanged {
     Silent,
 }
 
-/// The reply with another port in the part that is held; `None` where the relay has no other.
+/// Returns the reply with another port in the held part; `None` if the relay has no other.
 async fn exchange(core: &Core, relay: RelayId, body: &[u8], reply: &[u8], held: &PortHeld, full: &mut u32) -> Option<Exchanged> {
     let command = Command::parse(body).ok()?;
     let again = if held.part == 0 {
@@ -76,7 +76,7 @@ async fn exchange(core: &Core, relay: RelayId, body: &[u8], reply: &[u8], held: 
         };
         if Reply::new(&answer).error().is_none() {
             let changed = splice_reply(reply, held.part, &answer);
-            // A relay that gives the same port again does not know what is asked of it.
+            // A relay that assigns the same port again does not understand the request.
             return (changed != reply).then_some(Exchanged::Reply(changed));
         }
         *full += 1;
@@ -87,7 +87,7 @@ async fn exchange(core: &Core, relay: RelayId, body: &[u8], reply: &[u8], held: 
     }
 }
 
-/// The L in `U … && L address port` as a command of its own, for another port.
+/// Returns the L in `U … && L address port` as a separate command, for another port.
 fn answer_with_new_port(command: &Command) -> Option<Vec<u8>> {
     let media = command.sub_lookup().ok()??;
     let target = Target {
@@ -98,7 +98,7 @@ fn answer_with_new_port(command: &Command) -> Option<Vec<u8>> {
     build::lookup(b"N", target, media.ip(), media.port, None).ok()
 }
 
-/// No call is better than two on one port: the session goes, where it is the command's own, and the SIP server is told that there is no port.
+/// Rejects a call that would share a port: ends the session if the command made it, and reports a lack of ports to the SIP server.
 async fn refuse(core: &Arc<Core>, peer: Option<IpAddr>, relay: RelayId, command: &Command<'_>, held: &PortHeld) -> Vec<u8> {
     core.stats.ports_refused.inc();
     tracing::error!("{held}, and no other one: refused");
@@ -115,7 +115,7 @@ async fn refuse(core: &Arc<Core>, peer: Option<IpAddr>, relay: RelayId, command:
             core.relays().forward(relay, &delete, None).await;
         }
     }
-    // For a call that is known nothing has changed.
+    // For a known call nothing has changed.
     let _ = core.replied(peer, relay, command, None);
     no_port(is_new && held.part == 0 && matches!(command.request, Request::Update(_)))
 }

@@ -1,4 +1,4 @@
-//! The relays behind the agent: which are alive, what they can do, and which a new call goes to.
+//! The relays behind the agent: their state, their capabilities, and the choice for a new call.
 
 use crate::config::RelayConfig;
 use crate::core::Core;
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-/// How often a relay is asked for its sessions.
+/// Poll interval of a relay's sessions.
 const POLL: Duration = Duration::from_secs(1);
-/// Of polls of rtpengine, one in so many asks for its statistics.
+/// One in this many polls of rtpengine asks for its statistics.
 const STATISTICS_EVERY: u64 = 10;
-/// Commands of the agent's own to one relay at a time: its control thread serves the SIP server too.
+/// Most concurrent commands of the agent's own to one relay, whose control thread serves the SIP server too.
 const OWN_COMMANDS: usize = 64;
 
-/// What a relay said of itself.
+/// Facts from a relay's answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The reply to V.
@@ -44,7 +44,7 @@ pub struct Relay {
     pub address: String,
     client: RelayClient,
     alive: AtomicBool,
-    /// From a SIP server's command to the reply.
+    /// Time from a SIP server's command to the reply.
     pub reply_seconds: Seconds<Quick>,
     /// Commands of SIP servers without a reply.
     pub unanswered: Counter,
@@ -55,7 +55,7 @@ pub struct Relay {
     own: Semaphore,
 }
 
-/// All of them, in the order of the configuration.
+/// All relays, in the order of the configuration.
 pub struct Relays {
     relays: Vec<(RelayId, Relay)>,
 }
@@ -83,7 +83,7 @@ impl Relay {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Why the last command of the agent's own had no reply.
+    /// Reason why the last command of the agent's own had no reply.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -98,7 +98,7 @@ impl Relay {
         change(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Ask with a command of the agent's own. `None`: no answer.
+    /// Sends a command of the agent's own. `None`: no answer.
     pub async fn request(&self, command: &[u8]) -> Option<Vec<u8>> {
         let _place = self.own.acquire().await.ok()?;
         let (reply, error) = match self.client.request(command).await {
@@ -117,7 +117,7 @@ impl Relay {
         reply
     }
 
-    /// Whether it answers VF for these dates with yes. `None`: no answer.
+    /// Returns whether it answers VF for these dates with yes. `None`: no answer.
     async fn handshake(&self) -> Option<Facts> {
         let version = self.request(&build::version()).await?;
         let mut has = HashMap::new();
@@ -145,7 +145,7 @@ impl Relay {
     async fn poll_rtpengine(&self) -> Option<()> {
         let reply = self.request(&shunt_ng::build::ping()).await?;
         shunt_ng::Reply::parse(&reply).ok().filter(shunt_ng::Reply::is_ok)?;
-        // Its statistics are long: one poll in STATISTICS_EVERY asks for them.
+        // Its statistics are long: one poll in STATISTICS_EVERY requests them.
         if self.polls.fetch_add(1, Ordering::Relaxed).is_multiple_of(STATISTICS_EVERY) {
             let reply = self.request(&shunt_ng::build::statistics()).await?;
             let told = shunt_ng::statistics(&reply);
@@ -202,7 +202,7 @@ impl Relay {
     }
 }
 
-/// What a kind of relay is controlled with.
+/// Protocol that controls a kind of relay.
 fn protocol(kind: RelayKind) -> Protocol {
     match kind {
         RelayKind::Rtpproxy => Protocol::Rtpproxy,
@@ -211,7 +211,7 @@ fn protocol(kind: RelayKind) -> Protocol {
 }
 
 impl Relays {
-    /// `ids`: as the book has numbered the same relays.
+    /// Makes the clients of all relays. `ids`: the book's numbers of the same relays.
     ///
     /// # Errors
     /// A relay's protocol is not spoken over its kind of socket.
@@ -231,7 +231,7 @@ impl Relays {
         self.relays.iter().map(|(id, relay)| (*id, relay))
     }
 
-    /// Those of one kind, in the order of the configuration.
+    /// Returns the relays of one kind, in the order of the configuration.
     #[must_use]
     pub fn ids_of(&self, kind: RelayKind) -> Vec<RelayId> {
         self.of(kind).map(|(id, _)| id).collect()
@@ -246,7 +246,7 @@ impl Relays {
         self.of(kind).filter(|(_, relay)| relay.is_alive()).map(|(id, _)| id).collect()
     }
 
-    /// The relays to try for a new call: the living one with the fewest sessions first; dead ones last, for they may be back.
+    /// Returns the relays to try for a new call: the living one with the fewest sessions first, dead ones last, because they may be back.
     #[must_use]
     pub fn candidates(&self, kind: RelayKind) -> Vec<RelayId> {
         let mut all: Vec<_> = self.of(kind).collect();
@@ -254,14 +254,14 @@ impl Relays {
         all.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// The first of [`Relays::candidates`].
+    /// Returns the first of [`Relays::candidates`].
     #[must_use]
     pub fn best(&self, kind: RelayKind) -> Option<RelayId> {
         let key = |relay: &Relay| (!relay.is_alive(), relay.sessions.load(Ordering::Relaxed));
         self.of(kind).min_by_key(|(_, relay)| key(relay)).map(|(id, _)| id)
     }
 
-    /// Pass on a SIP server's command. `None`: no answer. `deadline`: how long the SIP server waits, where that is known.
+    /// Forwards a SIP server's command. `None`: no answer. `deadline`: how long the SIP server waits, if known.
     pub async fn forward(&self, id: RelayId, body: &[u8], deadline: Option<Deadline<'_>>) -> Option<Vec<u8>> {
         let relay = self.get(id)?;
         let began = Instant::now();
@@ -287,12 +287,12 @@ impl Relays {
         }
     }
 
-    /// Ask a relay with a command of the agent's own. `None`: no answer.
+    /// Sends a relay a command of the agent's own. `None`: no answer.
     pub async fn request(&self, id: RelayId, body: &[u8]) -> Option<Vec<u8>> {
         self.get(id)?.request(body).await
     }
 
-    /// Ask a relay again and again what it can do and how it is, for ever.
+    /// Polls a relay's capabilities and state, without end.
     pub async fn watch(core: &Arc<Core>, id: RelayId) {
         let Some(relay) = core.relays().get(id) else { return };
         let mut due = ticks(core, POLL);

@@ -1,4 +1,4 @@
-//! Calls of the journal: read in the background, and at once where a command or a relay port names one.
+//! Restores calls of the journal: in the background, and at once if a command or a relay port names one.
 
 use crate::core::Core;
 use shunt_admin::CallWhat;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-/// Rows that are restored before others have their turn.
+/// Rows restored before the loop yields.
 const AT_ONCE: usize = 50;
 
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ enum Phase {
     /// The journal is not open yet.
     Opening,
     Reading(Arc<Reader>),
-    /// All is in the book, or there is no journal.
+    /// All rows are in the book, or there is no journal.
     Done,
 }
 
-/// What has not been restored yet.
+/// Rows that are not restored yet.
 #[derive(Debug)]
 pub struct Restorer {
     phase: watch::Sender<Phase>,
@@ -35,9 +35,9 @@ pub struct Restorer {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Call-IDs of which all rows are in the book.
+    /// Call-IDs with all rows in the book.
     calls: HashSet<Box<[u8]>>,
-    /// Rows that have ended since: what is read of them is older.
+    /// Rows that have ended since: the journal's content is older.
     ended: HashSet<RowKey>,
 }
 
@@ -65,14 +65,14 @@ impl Restorer {
         matches!(*self.phase.borrow(), Phase::Done)
     }
 
-    /// A row has ended.
+    /// Records that a row has ended.
     pub fn ended(&self, key: &RowKey) {
         if !self.is_done() {
             self.seen(|seen| seen.ended.insert(key.clone()));
         }
     }
 
-    /// The journal cannot be opened: calls are served without it.
+    /// Records that the journal cannot be opened: calls are served without it.
     pub fn go_without(&self, core: &Core) {
         let was_opening = self.phase.send_if_modified(|phase| {
             matches!(phase, Phase::Opening) && {
@@ -85,7 +85,7 @@ impl Restorer {
         }
     }
 
-    /// Restore the lines of a Call-ID, if the journal has any that are not in the book yet. A slow disk is not waited for.
+    /// Restores the lines of a Call-ID that are in the journal and not in the book yet. A slow disk is not waited for.
     pub async fn restore_call(&self, core: &Arc<Core>, call_id: &[u8]) {
         if self.is_done() || self.seen(|seen| seen.calls.contains(call_id)) {
             return;
@@ -98,7 +98,7 @@ impl Restorer {
         .await;
     }
 
-    /// Restore the lines that hold the ports in a reply.
+    /// Restores the lines that hold the ports in a reply.
     pub async fn restore_holders(&self, core: &Arc<Core>, reply: &[u8]) {
         if self.is_done() {
             return;
@@ -115,7 +115,7 @@ impl Restorer {
         .await;
     }
 
-    /// Once the journal is open; `None`: nothing is left to read.
+    /// Waits until the journal is open; `None`: nothing is left to read.
     async fn reader(&self) -> Option<Arc<Reader>> {
         let mut phase = self.phase.subscribe();
         match &*phase.wait_for(|phase| !matches!(phase, Phase::Opening)).await.ok()? {
@@ -124,7 +124,7 @@ impl Restorer {
         }
     }
 
-    /// Put rows into the book, unless they are there already. Returns how many were put there.
+    /// Puts rows into the book that are not there already. Returns their number.
     fn take_back(&self, core: &Arc<Core>, rows: &[Row]) -> u64 {
         let mut restored = 0;
         for row in rows {
@@ -168,7 +168,7 @@ impl Restorer {
                     tokio::task::yield_now().await;
                 }
             };
-            // Meanwhile the next ones are read.
+            // The next rows are read meanwhile.
             (read, ()) = tokio::join!(reader.piece(), take_back);
         }
         self.phase.send_replace(Phase::Done);
@@ -184,7 +184,7 @@ impl Restorer {
     }
 }
 
-/// What the agent in charge before this one has kept beside calls.
+/// Returns the documents of the previously active agent.
 async fn carry_on(core: &Arc<Core>, reader: &Reader) {
     let documents = loop {
         match reader.documents().await {
@@ -198,7 +198,7 @@ async fn carry_on(core: &Arc<Core>, reader: &Reader) {
     }
 }
 
-/// Do what the journal asks for, until it is closed.
+/// Handles the journal's notices until it is closed.
 pub async fn follow(core: Arc<Core>, events: &mut mpsc::UnboundedReceiver<Event>) {
     while let Some(event) = events.recv().await {
         match event {
@@ -208,7 +208,7 @@ pub async fn follow(core: Arc<Core>, events: &mut mpsc::UnboundedReceiver<Event>
                 }
                 core.restorer().restore_all(&core, reader).await;
             }
-            // Only when all that can be read is in the book.
+            // Only after all readable rows are in the book.
             Event::Emptied => core.write_everything(),
         }
     }

@@ -1,7 +1,7 @@
-//! One agent of a pair: it asks for the lease, takes over with it, and steps down without it.
+//! One agent of a pair: requests the lease, takes over with it, and steps down without it.
 //!
-//! Both agents listen for SIP servers all the time. The one in charge answers; the other passes commands on to it, and holds them while nobody
-//! is in charge. Sockets that only one of two agents on a host can have (HEP, conferences) are bound after the lease is held.
+//! Both agents always listen for SIP servers. The active one answers. The standby forwards commands to it, and holds them while no agent is
+//! active. Sockets that only one of two agents on a host can bind (HEP, conferences) are bound after the lease is acquired.
 
 use crate::clock::Clock;
 use crate::core::Core;
@@ -17,39 +17,39 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// How often it is looked whether the process in charge, which runs on this host, has ended.
+/// Poll interval for the end of an active process on this host.
 const LOOK: Duration = Duration::from_millis(20);
-/// For the reply of the agent in charge to a command that is passed on.
+/// Deadline of the active agent's reply to a forwarded command.
 const PASS_ON_TIMEOUT: Duration = Duration::from_millis(400);
 const TRY_AGAIN: Duration = Duration::from_millis(50);
-/// Beyond the lease, for a command that nobody answers.
+/// Time in addition to the lease for which an unanswered command is held.
 const HELD_LONGER: Duration = Duration::from_secs(2);
-/// Commands that wait for a take-over; further ones are not answered, as if they had been lost on the way.
+/// Most commands that wait for a take-over. Further ones get no answer, as if they were lost on the way.
 const MOST_HELD: usize = 2000;
-/// For a data plane that does not answer when this agent takes over.
+/// Deadline for the data plane's answer at a take-over.
 const BIND_PATIENCE: Duration = Duration::from_secs(1);
-/// For another agent to release the data plane.
+/// Deadline for another agent to release the data plane.
 const RIVAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Which part an agent plays.
+/// The role of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Standby,
     Active,
-    /// Another one is in charge: this agent begins anew as a standby.
+    /// Another agent is active: this one restarts as a standby.
     Lost(String),
 }
 
 #[derive(Debug, Default)]
 struct Facts {
     holder: Option<Holder>,
-    /// Why the store does not answer.
+    /// Reason why the store does not answer.
     error: Option<String>,
-    /// Why what only the agent in charge has cannot be had.
+    /// Reason why resources of the active agent are not available.
     hep: Option<String>,
 }
 
-/// What the tasks of one agent share about its part.
+/// State of the role, shared by the tasks of one agent.
 pub struct Pair {
     pub fence: Fence,
     clock: Clock,
@@ -58,7 +58,7 @@ pub struct Pair {
     part: watch::Sender<Part>,
     facts: Mutex<Facts>,
     give_back: Notify,
-    /// Text of the lease that is held.
+    /// Text of the present lease.
     text: Mutex<Option<String>>,
     pub passed_on: AtomicU64,
     pub takeovers: AtomicU64,
@@ -95,20 +95,20 @@ impl Pair {
         matches!(*self.part.borrow(), Part::Active)
     }
 
-    /// Whether commands are answered here. An agent that was stopped may not know yet that it is late.
+    /// Returns whether commands are answered here. An agent that was stopped may not know yet that its lease has expired.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.is_active() && self.fence.is_in_charge(Instant::now())
     }
 
-    /// Wait until this agent is in charge.
+    /// Waits until this agent is active.
     pub async fn active(&self) {
         let mut part = self.part.subscribe();
         // The sender lives as long as this.
         let _ = part.wait_for(|part| *part == Part::Active).await;
     }
 
-    /// Wait until this agent becomes the one in charge; one that is it already and does not know by what right, a moment.
+    /// Waits until this agent becomes active; an active one that cannot verify its lease waits a moment.
     async fn becomes_active(&self) {
         if self.is_active() {
             return sleep(TRY_AGAIN).await;
@@ -116,7 +116,7 @@ impl Pair {
         self.active().await;
     }
 
-    /// Wait until another one is; why.
+    /// Waits until another agent is active. Returns the reason.
     pub async fn lost(&self) -> String {
         let mut part = self.part.subscribe();
         let lost = part.wait_for(|part| matches!(part, Part::Lost(_))).await;
@@ -126,7 +126,7 @@ impl Pair {
         }
     }
 
-    /// Another agent is in charge: stop at once.
+    /// Stops at once, because another agent is active.
     pub fn lose(&self, why: &str) {
         self.fence.close();
         self.part.send_if_modified(|part| {
@@ -138,26 +138,26 @@ impl Pair {
         });
     }
 
-    /// The binding to the data plane is gone. Without the lease too somebody else may have it by now.
+    /// Records that the binding to the data plane is lost. Without the lease another agent may have it by now.
     pub fn unbound(&self) {
         if self.is_active() && !self.fence.is_held(Instant::now()) {
             self.lose("the lease has run out, and the data plane's binding is gone too");
         }
     }
 
-    /// The lease that is held, to give it back.
+    /// Takes the lease, to return it.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         lock(&self.text).clone()
     }
 
-    /// The name of the agent in charge, if it is another one.
+    /// Returns the name of the active agent, if it is another one.
     #[must_use]
     pub fn holder_name(&self) -> Option<String> {
         lock(&self.facts).holder.as_ref().map(|holder| holder.name.clone())
     }
 
-    /// Why nobody can take over, while that is so.
+    /// Returns why no agent can take over at present.
     #[must_use]
     pub fn store_error(&self) -> Option<String> {
         lock(&self.facts).error.clone()
@@ -172,7 +172,7 @@ impl Pair {
         lock(&self.facts).hep = error;
     }
 
-    /// Where the agent in charge takes commands of a protocol.
+    /// Returns the active agent's socket for a protocol.
     fn other_control(&self, protocol: Protocol) -> Option<String> {
         let facts = lock(&self.facts);
         let holder = facts.holder.as_ref()?;
@@ -186,7 +186,7 @@ impl Pair {
 
 // -- the lease -------------------------------------------------------------------------------------
 
-/// This process as a lease names it.
+/// Returns this process as a lease names it.
 #[must_use]
 pub fn this_process(name: String, control: String, ng: String, id: String) -> Holder {
     let pid = std::process::id();
@@ -201,22 +201,22 @@ pub fn this_process(name: String, control: String, ng: String, id: String) -> Ho
     }
 }
 
-/// What this host is called, for people.
+/// Returns the host's name.
 #[must_use]
 pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned())
 }
 
-/// Names this kernel's process ids: a holder that runs under the same ones can be looked up.
+/// Identifies the kernel's process ids: the process of a holder with the same identifier can be checked.
 fn host() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), space.display()))
 }
 
-/// When a process was started, in clock ticks since boot; `None`: there is no such process, or only what its parent has not waited for
-/// (proc(5), fields 3 and 22 of stat).
+/// Returns when a process was started, in clock ticks since boot; `None`: the process does not exist, or is a zombie (proc(5), fields 3 and
+/// 22 of stat).
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -231,7 +231,7 @@ fn is_dead(holder: &Holder, me: &Holder) -> bool {
     holder.host == me.host && started(holder.pid) != Some(holder.started)
 }
 
-/// Ask for the lease, take over with it and renew it, until it is another's.
+/// Requests the lease, takes over with it and renews it, until another agent has it.
 pub async fn hold_or_stand_by(pair: Arc<Pair>, grants: Grants, core: Arc<Core>) {
     let ended = tokio::spawn(keep_lease(Arc::clone(&pair), grants, Arc::clone(&core))).await;
     if let Err(error) = ended {
@@ -297,7 +297,7 @@ fn note(pair: &Pair, lease: &Lease, error: Option<String>) {
     };
 }
 
-/// Wait; not longer than the process in charge lives, if it is one of this host.
+/// Waits, at most until the end of the active process if it runs on this host.
 async fn pause_or_death(pair: &Pair, lease: &Lease, pause: Duration, was_dead: bool) {
     let Some(holder) = lease.holder().filter(|holder| holder.host == pair.me.host && !was_dead) else {
         return sleep(pause).await;
@@ -308,7 +308,7 @@ async fn pause_or_death(pair: &Pair, lease: &Lease, pause: Duration, was_dead: b
     }
 }
 
-/// The agent in charge was not dead but cut off from the store: it is to have the lease back.
+/// Returns the lease to the previously active agent, which was cut off from the store but not dead.
 async fn give_back(pair: &Pair, grants: &mut Grants, lease: &Lease) {
     pair.fence.close();
     if let Err(error) = grants.release(lease.text()).await {
@@ -391,7 +391,7 @@ impl<S: Service> Front<S> {
         }
     }
 
-    /// Have the agent in charge answer, or this one once it is that.
+    /// Has the active agent answer, or this one after it has become active.
     async fn elsewhere(&self, body: &[u8], sender: Sender) -> Option<Vec<u8>> {
         // A notify socket that names only a port means the sender's address, which is not ours.
         let rewritten = match self.protocol {
@@ -400,7 +400,7 @@ impl<S: Service> Front<S> {
         };
         let rewritten = rewritten.and_then(|(command, ip)| with_notify_address(&command, ip));
         let own = rewritten.as_deref().unwrap_or(body);
-        // A command that was held on purpose has its time from the take-over on.
+        // The time of a held command counts from the take-over.
         let sender = Sender { received: None, ..sender };
         loop {
             if self.pair.serves() {

@@ -1,4 +1,4 @@
-//! Putting the agent together, and its end.
+//! Starts and stops the agent.
 
 use crate::admin::AgentView;
 use crate::clock::Clock;
@@ -31,27 +31,27 @@ use tokio::task::JoinSet;
 
 /// An entry must be reported idle well before a relay's own time-out.
 const LEAST_IDLE: Duration = Duration::from_secs(1);
-/// Commands that are executed at the same time.
+/// Most concurrent commands.
 const COMMANDS_AT_ONCE: u32 = 4096;
-/// After how long without any answer, though asked, the data plane counts as gone.
+/// Time without an answer after which the data plane counts as gone.
 const DATA_PLANE_PATIENCE: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(5);
-/// How often packets that were gathered to one event are told.
+/// Interval for reporting collected packets.
 const GATHERED_EVERY: Duration = Duration::from_millis(250);
-/// Until a socket for copies of SIP that somebody else has is tried again.
+/// Pause before a HEP socket in use is tried again.
 const HEP_RETRY: Duration = Duration::from_secs(1);
-/// How often it tells systemd that it lives, at least.
+/// Longest interval between watchdog notifications to systemd.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How an agent has ended.
 enum End {
-    /// By a signal; the lease that it held.
+    /// By a signal, with the lease that it held.
     Stopped(Option<Box<Lease>>),
-    /// Another one of its group is in charge, and why.
+    /// Because another agent of its group is active, with the reason.
     Lost(String),
 }
 
-/// A lease to give back.
+/// A lease to return.
 struct Lease {
     grants: Grants,
     text: String,
@@ -61,22 +61,22 @@ fn new_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Serve until a signal. One of a pair that is no longer in charge drops everything and begins anew as a standby.
+/// Serves until a signal. An agent of a pair that is no longer active discards everything and restarts as a standby.
 ///
 /// # Errors
-/// What is configured cannot be had.
+/// A configured resource is not available.
 pub fn run(config: &Config) -> Result<(), Failure> {
     let mut said = String::new();
     loop {
         let permit = config.notify.permit().map_err(|error| Failure::Config(error.to_string()))?;
         let runtime = new_runtime()?;
         let result = runtime.block_on(serve(config, permit));
-        // Whoever waits for a dead peer is not waited for. With the runtime all sockets go.
+        // Tasks that wait for a dead peer are not awaited. The runtime closes all sockets.
         runtime.shutdown_background();
         match result? {
             End::Stopped(lease) => return lease.map_or(Ok(()), |lease| release(*lease)),
             End::Lost(why) => {
-                // An agent that cannot have the data plane tries again and again.
+                // An agent that cannot bind the data plane tries again.
                 if why != said {
                     tracing::error!("no longer in charge: {why}; standing by");
                 }
@@ -86,7 +86,7 @@ pub fn run(config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// The other agent may take over at once: nothing is held any more.
+/// Returns the lease, so that the other agent may take over at once.
 fn release(mut lease: Lease) -> Result<(), Failure> {
     if let Err(error) = new_runtime()?.block_on(lease.grants.release(&lease.text)) {
         tracing::warn!("the lease is left to expire: {error}");
@@ -94,7 +94,7 @@ fn release(mut lease: Lease) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The log of events for the admin API; without a folder for it there is none, and no admin API either.
+/// Opens the event log for the admin API; without its folder there is no log and no admin API.
 fn open_events(config: &Config, clock: Clock) -> Events {
     let log = EventLog::open(LogSettings::new(config.admin.events.clone()));
     if let Err(error) = &log {
@@ -149,7 +149,7 @@ fn serve_admin(
 struct Sockets {
     control: Vec<Listener>,
     ng: Vec<Listener>,
-    /// `None`: none is configured, or it is the agent's in charge of a pair.
+    /// `None`: none is configured, or the active agent of a pair binds it.
     hep: Option<HepListener>,
 }
 
@@ -158,7 +158,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
     let shared = shared.map_err(|error| Failure::Config(error.to_string()))?.flatten();
     let sockets = bind(config, shared.is_none()).await?;
     let cpu_interface = config.data_plane.as_ref().and_then(|settings| settings.cpu_interface.as_deref());
-    // Low ports, and packet sockets where there are to be any.
+    // Capabilities for low ports, and for packet sockets if they are configured.
     let mut wanted = vec![Capability::CAP_NET_BIND_SERVICE];
     wanted.extend(cpu_interface.map(|_| Capability::CAP_NET_RAW));
     keep_capabilities(&wanted);
@@ -258,7 +258,7 @@ async fn serve(config: &Config, permit: Permit) -> Result<End, Failure> {
     result.map(|()| End::Stopped(lease))
 }
 
-/// Returns when the agent is to stop: after a signal, and once no entry is left, `drain_s` seconds have passed, or a second signal has come.
+/// Returns when the agent must stop: after a signal, and once no entry is left, `drain_s` seconds have passed, or a second signal has come.
 async fn told_to_stop(core: &Arc<Core>, signals: &mut Signals, drain_s: u64) {
     signals.received().await;
     if drain_s == 0 {
@@ -291,7 +291,7 @@ fn lease_length(config: &Config) -> Duration {
     Duration::from_millis(config.standby.lease_ms)
 }
 
-/// This agent's part in its pair, and how a lease names it.
+/// Returns this agent's role in its pair, and its name in a lease.
 fn make_pair(config: &Config, sockets: &Sockets, clock: Clock) -> Result<(Arc<Pair>, Holder), Failure> {
     let random = getrandom::u64().map_err(|error| Failure::Other(format!("no random number: {error}")))?;
     let name = config.standby.name.clone().or_else(host_name).unwrap_or_default();
@@ -307,7 +307,7 @@ fn make_pair(config: &Config, sockets: &Sockets, clock: Clock) -> Result<(Arc<Pa
     Ok((Pair::new(clock, lease_length(config), me.clone()), me))
 }
 
-/// Take copies of SIP once this agent is in charge: of two on one host only one can have the socket.
+/// Receives copies of SIP once this agent is active, because only one of two agents on a host can bind the socket.
 fn start_hep(core: &Arc<Core>, pair: &Arc<Pair>, config: &Config) {
     let Some(settings) = config.hep.clone() else { return };
     let (core, pair) = (Arc::clone(core), Arc::clone(pair));
@@ -419,7 +419,7 @@ fn entry_idle(config: &Config) -> Duration {
     shortest.into_iter().chain(configured).min().unwrap_or(LEAST_IDLE).max(LEAST_IDLE)
 }
 
-/// Addresses of the SIP server's side are no party's.
+/// Addresses of the SIP server's side belong to no party.
 fn declare_own(book: &mut Book, listener: &Listener) {
     use shunt_rtpproxy::framing::ControlAddress;
     if let ControlAddress::Udp(address) | ControlAddress::Tcp(address) = listener.address()
@@ -449,7 +449,7 @@ fn start_plane(config: &Config, settings: &DataPlane, fence: Fence) -> Result<(P
             _ => StoredHash::Auto,
         },
         media: config.media().into_iter().chain(conference).collect(),
-        // Nobody stands behind a conference's address whom unknown sources could reach.
+        // A conference's address has no relay behind it that unknown sources could reach.
         verified: verified
             .flat_map(|relay| relay.media.iter().map(crate::config::Media::range))
             .chain(conference)
@@ -466,8 +466,8 @@ fn start_plane(config: &Config, settings: &DataPlane, fence: Fence) -> Result<(P
     Ok(Plane::start(plane))
 }
 
-/// Differs from that of every other agent, also of one in another container or before this one; even, because the client for large reads has
-/// the next one. bf_switchd keeps 24 bits.
+/// Returns a client id that differs from that of every other agent, also in another container or before this one. It is even, because the
+/// client for large reads uses the next number. bf_switchd keeps 24 bits.
 fn client_id() -> Result<u32, Failure> {
     let random = getrandom::u32().map_err(|error| Failure::Other(format!("no random number: {error}")))?;
     Ok((random & 0x00ff_fffe).max(2))
@@ -564,7 +564,7 @@ fn start_journal(core: &Arc<Core>, events: mpsc::UnboundedReceiver<shunt_journal
     });
 }
 
-/// A participant has two sockets for each medium: as many as files may be open.
+/// A participant has two sockets for each medium, limited by the number of open files.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
@@ -650,7 +650,7 @@ fn serve_commands<S: Service>(
     }
 }
 
-/// Control sockets and the data plane, for people.
+/// Returns control sockets and the data plane, for the log.
 fn ready_line(config: &Config, sockets: &Sockets) -> String {
     let control = sockets.control.iter().chain(&sockets.ng);
     let control: Vec<String> = control.map(|listener| listener.address().to_string()).collect();
@@ -658,7 +658,7 @@ fn ready_line(config: &Config, sockets: &Sockets) -> String {
     format!("agent ready: commands on {}; data plane {plane}", control.join(", "))
 }
 
-/// Tell systemd that the loop lives.
+/// Notifies systemd that the loop runs.
 async fn signs_of_life() {
     let mut pulse = Pulse::new(LOOK);
     loop {

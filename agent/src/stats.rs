@@ -1,4 +1,4 @@
-//! What the agent counts, for metrics and the status.
+//! The agent's counters for metrics and status.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,17 +10,17 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Verbs of commands, as they are counted.
+/// Verbs of commands as counted.
 pub const VERBS: [&str; 14] = ["U", "L", "D", "Q", "P", "S", "C", "R", "N", "V", "VF", "I", "G", "X"];
 
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Stats {
     commands: [AtomicU64; VERBS.len()],
-    /// Calls that are over, by reason, and how long they took.
+    /// Ended calls, by reason, and their duration.
     pub calls_ended: Family<[(&'static str, &'static str); 1], Counter>,
     pub call_seconds: Seconds<CallLength>,
-    /// Media lines that had an answer, and of which no packet of one party was seen, or none of both.
+    /// Answered media lines without a packet of one party, or of either.
     pub one_way: Counter,
     pub zero_packet: Counter,
     pub learn_verdicts: Family<[(&'static str, &'static str); 1], Counter>,
@@ -29,10 +29,10 @@ pub struct Stats {
     pub table_operations: Family<[(&'static str, &'static str); 2], Counter>,
     pub table_seconds: [Seconds<Quick>; 3],
     command_seconds: [Seconds<Quick>; VERBS.len()],
-    /// NG commands with a name, and how long they took.
+    /// Known NG commands, and their duration.
     ng_commands: Vec<(shunt_ng::Verb, AtomicU64, Seconds<Quick>)>,
     pub not_understood: Counter,
-    /// Sessions that a limit has refused.
+    /// Sessions rejected by a limit.
     pub refused: Counter,
     pub scanners_blocked: Counter,
     pub commands_expired: Counter,
@@ -41,12 +41,12 @@ pub struct Stats {
     pub media_timeouts: Counter,
     pub sip_messages: Counter,
     pub byes: Counter,
-    /// HEP packets that were no such, or no SIP.
+    /// Packets that are not HEP, or contain no SIP.
     pub hep_malformed: Counter,
     pub hep_blocked: Counter,
     pub notices: Counter,
     pub tasks_restarted: Counter,
-    /// The loop was late.
+    /// How often the loop was late.
     pub late: Counter,
 }
 
@@ -122,7 +122,7 @@ impl<B> Seconds<B> {
 /// Names of the operations of [`Stats::table_seconds`].
 pub const OPERATIONS: [&str; 3] = ["insert", "modify", "delete"];
 
-/// Why a stream that could be in the data plane is not. Waiting for packets or an answer is no failure.
+/// Returns why a stream that could be offloaded is not. Waiting for packets or an answer is no failure.
 fn is_failure(reason: Reason) -> bool {
     matches!(
         reason,
@@ -180,7 +180,7 @@ fn outcome_name(operation: usize, outcome: Outcome) -> &'static str {
 }
 
 impl Stats {
-    /// Series that are there before anything happens, so that rates and alerts have a beginning.
+    /// Creates series in advance, so that rates and alerts have a start value.
     #[must_use]
     pub fn new() -> Self {
         let ng = shunt_ng::Verb::all().map(|verb| (verb, AtomicU64::new(0), Seconds::default()));
@@ -203,7 +203,7 @@ impl Stats {
         self.learn_verdicts.get_or_create(&[("verdict", verdict_name(verdict))]).inc();
     }
 
-    /// A stream is in another state.
+    /// Counts a stream's new state.
     pub fn changed(&self, state: State, reason: Reason, after: Option<Duration>) {
         if let Some(after) = after {
             self.time_to_offload.observe(after);
@@ -213,7 +213,7 @@ impl Stats {
         }
     }
 
-    /// A write is over.
+    /// Counts a finished write.
     pub fn written(&self, operation: &Operation, outcome: Outcome, took: Duration) {
         let at = match operation {
             Operation::Insert(_) => 0,
@@ -225,7 +225,7 @@ impl Stats {
         self.table_operations.get_or_create(&labels).inc();
     }
 
-    /// A call is over.
+    /// Counts an ended call.
     pub fn ended(&self, ended: &Ended, duration: Duration) {
         self.calls_ended.get_or_create(&[("reason", ended.reason.as_str())]).inc();
         self.call_seconds.observe(duration);
@@ -242,7 +242,7 @@ impl Stats {
         }
     }
 
-    /// How many calls are over.
+    /// Returns the number of ended calls.
     pub fn calls_over(&self) -> u64 {
         let count = |reason: &Reason| {
             self.calls_ended
@@ -252,14 +252,14 @@ impl Stats {
         Reason::ALL.iter().map(count).sum()
     }
 
-    /// A command has had its reply.
+    /// Counts an answered command.
     pub fn command_took(&self, request: &Request, took: Duration) {
         if let Some(seconds) = verb(request).and_then(|at| self.command_seconds.get(at)) {
             seconds.observe(took);
         }
     }
 
-    /// An NG command has had its reply.
+    /// Counts an answered NG command.
     pub fn count_ng(&self, verb: shunt_ng::Verb, took: Duration) {
         if let Some((_, count, seconds)) = self.ng_commands.iter().find(|(known, ..)| *known == verb) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -267,7 +267,7 @@ impl Stats {
         }
     }
 
-    /// How long commands took, by verb.
+    /// Returns the durations of commands, by verb.
     pub fn command_times(&self) -> impl Iterator<Item = (&'static str, &Seconds<Quick>)> {
         let ng = self.ng_commands.iter().map(|(verb, _, seconds)| (verb.name(), seconds));
         VERBS.into_iter().zip(&self.command_seconds).chain(ng)
@@ -279,7 +279,7 @@ impl Stats {
         }
     }
 
-    /// How many commands of each verb there were.
+    /// Returns the number of commands of each verb.
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let ng = self.ng_commands.iter().map(|(verb, count, _)| (verb.name(), count));
         let all = VERBS.into_iter().zip(&self.commands).chain(ng);

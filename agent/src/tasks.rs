@@ -1,4 +1,4 @@
-//! Work that goes on as long as the process: an end of it is a fault, which is logged, counted, and begun again.
+//! Background tasks of the whole process. The end of one is a fault, which is logged and counted; the task is restarted.
 
 use crate::core::Core;
 use prometheus_client::metrics::counter::Counter;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{Interval, MissedTickBehavior, interval_at, sleep};
 
-/// Between a fault and the next try.
+/// Pause between a fault and the restart.
 const PAUSE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(100);
-/// So much later than it should be is worth a line in the log.
+/// Delay of the loop that is logged.
 const LATE: Duration = Duration::from_millis(100);
 
-/// Keep a task running. `work` makes its future, each time anew.
+/// Keeps a task running. `work` makes its future for each start.
 pub fn keep_running<F>(core: &Arc<Core>, name: String, work: impl FnMut() -> F + Send + 'static)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// Ticks at whole periods from the start on: what is due at the same time wakes the loop once.
+/// Ticks at whole periods from the start on, so that tasks due at the same time wake the loop once.
 #[must_use]
 pub fn ticks(core: &Core, period: Duration) -> Interval {
     let uptime = core.clock().uptime();
@@ -48,7 +48,7 @@ pub fn ticks(core: &Core, period: Duration) -> Interval {
     interval
 }
 
-/// Say when the loop is late: then commands wait.
+/// Reports when the loop is late, because commands wait then.
 pub async fn watch_lateness(core: Arc<Core>) {
     let mut interval = ticks(&core, PERIOD);
     let (mut last, mut rare) = (Instant::now(), shunt_control::Rare::default());

@@ -1,22 +1,22 @@
-//! The commands of one call, one after the other: each has its turn when the one before has ended.
+//! The commands of one call, in order: each runs when the one before has ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Commands that wait for their turn behind one, of one Call-ID. A SIP server repeats what it had no answer to; more are an attack or a fault.
+/// Most waiting commands of one Call-ID. A SIP server repeats unanswered commands; more are an attack or a fault.
 const MOST_WAITING: usize = 64;
 
 type Place = oneshot::Receiver<()>;
 type Queues = HashMap<Arc<[u8]>, VecDeque<oneshot::Sender<()>>>;
 
-/// Turns by Call-ID. Other calls do not wait.
+/// Queues by Call-ID. Other calls do not wait.
 #[derive(Debug, Default)]
 pub struct Turns {
     queues: Mutex<Queues>,
 }
 
-/// A turn; dropped, it is the next one's.
+/// The right to run. Dropping it passes it to the next command.
 #[derive(Debug)]
 pub struct Turn<'a> {
     turns: &'a Turns,
@@ -28,7 +28,7 @@ impl Turns {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wait for the turn. `None`: too many wait already.
+    /// Waits for the right to run. `None`: too many commands wait already.
     pub async fn take(&self, call_id: &[u8]) -> Option<Turn<'_>> {
         let (call_id, place) = self.enter(call_id)?;
         if let Some(place) = place {
@@ -38,13 +38,13 @@ impl Turns {
                 place,
             };
             (&mut waiting.place).await.ok()?;
-            // It has its turn; nothing is left to pass on.
+            // The command runs; nothing is left to pass on.
             waiting.place.close();
         }
         Some(Turn { turns: self, call_id })
     }
 
-    /// The place in the queue; `None` in it: it is the caller's turn.
+    /// The place in the queue; with `None` the caller may run.
     fn enter(&self, call_id: &[u8]) -> Option<(Arc<[u8]>, Option<Place>)> {
         let mut queues = self.lock();
         let Some((key, _)) = queues.get_key_value(call_id) else {
@@ -73,7 +73,7 @@ impl Turns {
     }
 }
 
-/// A place in a queue. Given up just as its turn came, the turn is the next one's.
+/// A place in a queue. If it is dropped when its turn has just come, the turn passes to the next one.
 struct Waiting<'a> {
     turns: &'a Turns,
     call_id: &'a [u8],

@@ -1,11 +1,11 @@
-//! The call state as the admin API shows it.
+//! The call state in the form of the admin API.
 
 use crate::clock::Clock;
 use crate::facts::{entry, micros, sdp};
 use shunt_admin::{CallFilter, CallPage, CallView, LegView, LineView, StreamView};
 use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time};
 
-/// A time of the call state as Unix time in µs.
+/// Returns a time of the call state as Unix time in µs.
 fn unix_us(clock: &Clock, now: Time, at: Time) -> u64 {
     u64::try_from(clock.wall().saturating_sub(now.since(at)).as_micros()).unwrap_or(u64::MAX)
 }
@@ -14,22 +14,22 @@ fn seconds(now: Time, at: Time) -> f64 {
     now.since(at).as_secs_f64()
 }
 
-/// When somebody looks.
+/// The time of a snapshot.
 #[derive(Clone, Copy)]
 struct Look {
     now: Time,
-    /// What was read since then was read for this answer.
+    /// Values read since then were read for this answer.
     asked: Time,
 }
 
 impl Look {
-    /// The age of what was read, s.
+    /// Returns the age of a value, s.
     fn age(&self, at: Time) -> f64 {
         if at >= self.asked { 0.0 } else { seconds(self.now, at) }
     }
 }
 
-/// One call; `None`: it is not known. `asked`: what was read since then is fresh.
+/// Returns one call, if it is known. `asked`: values read since then are fresh.
 #[must_use]
 pub fn call(book: &Book, clock: &Clock, asked: Time, relay: impl Fn(shunt_calls::RelayId) -> String, call_id: &[u8]) -> Option<CallView> {
     let now = clock.now();
@@ -79,7 +79,7 @@ fn leg_view(leg: &shunt_calls::LegView, look: Look) -> LegView {
 
 fn stream_view(line: &shunt_calls::LineView, stream: &shunt_calls::StreamView, look: Look) -> StreamView {
     let StreamId { sender, component, .. } = stream.id;
-    // What entries before the present one counted is final.
+    // Counters of earlier entries are final.
     let age = if stream.entry.is_none() {
         Some(0.0)
     } else {
@@ -103,19 +103,19 @@ fn stream_view(line: &shunt_calls::LineView, stream: &shunt_calls::StreamView, l
     }
 }
 
-/// Whether one stream of a line has this state and this reason.
+/// Returns whether one stream of a line has this state and this reason.
 fn fits(line: &shunt_calls::LineView, state: Option<State>, reason: Option<Reason>) -> bool {
     let mut streams = line.streams().filter(|stream| stream.id.component == Component::Rtp);
     (state.is_none() && reason.is_none())
         || streams.any(|stream| state.is_none_or(|state| stream.state == state) && reason.is_none_or(|reason| stream.reason == reason))
 }
 
-/// The calls that fit a filter, the oldest first.
+/// Returns the calls that match a filter, the oldest first.
 #[must_use]
 pub fn page(book: &Book, clock: &Clock, asked: Time, relay: impl Fn(shunt_calls::RelayId) -> String, filter: &CallFilter) -> CallPage {
     let part = filter.part.as_ref().map(|part| &*part.0);
     let contains = |call_id: &[u8]| part.is_none_or(|part| part.is_empty() || call_id.windows(part.len()).any(|window| window == part));
-    // A call's place is that of its oldest line.
+    // The oldest line determines a call's position.
     let mut found: Vec<(LineId, &[u8])> = Vec::new();
     for line in book.lines() {
         if contains(line.call_id()) && fits(&line, filter.state, filter.reason) {
