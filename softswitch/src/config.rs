@@ -1,4 +1,4 @@
-//! The daemon's configuration: what `shunt check-config --json` made of shunt.yaml.
+//! The daemon's configuration: the output of `shunt check-config --json` for shunt.yaml.
 
 use crate::plane::Holders;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The sections that concern the softswitch.
+/// The sections for the softswitch.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     pub softswitch: Softswitch,
@@ -22,7 +22,7 @@ pub struct Config {
 pub struct Softswitch {
     pub interfaces: Vec<String>,
     pub listen: Vec<Listen>,
-    /// Names of the programs that are served, each to a client of its own. The first one has the conferences.
+    /// Names of the served programs, one for each client. The first one has the conferences.
     #[serde(default = "programs")]
     pub programs: Vec<String>,
     pub owners: Vec<Owner>,
@@ -41,10 +41,10 @@ pub struct Softswitch {
 }
 
 impl Config {
-    /// Check that it can be served as configured.
+    /// Checks that it can be served as configured.
     ///
     /// # Errors
-    /// Others reach it at an address, without TLS that asks for client certificates; or names of programs are missing, too many or the same.
+    /// Other hosts reach it at an address without TLS client certificates; or names of programs are missing, too many or equal.
     pub fn complete(self) -> Result<Self, String> {
         let wrong = self.softswitch.exposed().or_else(|| self.softswitch.wrong_programs());
         wrong.map_or(Ok(self), Err)
@@ -56,7 +56,7 @@ fn programs() -> Vec<String> {
 }
 
 impl Softswitch {
-    /// Who may use the tables at one of the addresses, in words. `unix`: whether the address is a Unix socket.
+    /// Returns who may use the tables at one of the addresses, as text. `unix`: whether the address is a Unix socket.
     pub fn who_may(&self, unix: bool) -> String {
         let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
         let mut who: Vec<String> = Vec::new();
@@ -73,7 +73,7 @@ impl Softswitch {
         if who.is_empty() { "nobody".into() } else { who.join(", ") }
     }
 
-    /// What is wrong with the names of programs.
+    /// Returns what is wrong with the names of programs.
     fn wrong_programs(&self) -> Option<String> {
         let (names, most) = (&self.programs, Holders::PROGRAMS);
         if names.is_empty() || names.len() > most {
@@ -83,7 +83,7 @@ impl Softswitch {
         twice.map(|(_, name)| format!("programs: {name} is named twice"))
     }
 
-    /// The address that others reach, without TLS that asks for client certificates.
+    /// Returns the address that other hosts reach without TLS client certificates.
     fn exposed(&self) -> Option<String> {
         let mutual = self.tls.as_ref().is_some_and(|tls| tls.ca_file.is_some());
         let exposed = self
@@ -96,18 +96,18 @@ impl Softswitch {
     }
 }
 
-/// In which mode XDP programs are attached.
+/// The mode in which XDP programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpMode {
-    /// Native where every interface can run the program and send what others redirect to it, else generic.
+    /// Native if every interface can run the program and transmit redirected frames, otherwise generic.
     Auto,
     Native,
     Generic,
 }
 
 impl XdpMode {
-    /// Whether a program attached in this mode may stay.
+    /// Returns whether a program attached in this mode may stay.
     #[must_use]
     pub fn allows(self, mode: Mode) -> bool {
         matches!(
@@ -133,7 +133,7 @@ pub struct Tls {
     pub key_file: Option<PathBuf>,
 }
 
-/// Where BF Runtime is served.
+/// Sockets of the BF Runtime server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     Unix(PathBuf),
@@ -162,14 +162,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Which clients may use the tables: read and write them, and bind to the program, and so take over what an owner has left.
+/// Clients that may use the tables: read and write them, bind to the program, and take over the entries of a previous owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Any client of a Unix socket.
     Unix,
     /// Any client of a TCP address without TLS.
     Tcp,
-    /// Any client with a TLS certificate that was verified.
+    /// Any client with a verified TLS certificate.
     Tls,
     /// A client on this host, of a Unix socket or of TCP on loopback, that runs as this user.
     User(String),

@@ -1,4 +1,4 @@
-//! What goes on beside clients' calls: learn notices, next hops, idle times, signs of life.
+//! Background tasks beside clients' calls: learn notices, next hops, idle times, liveness.
 
 use crate::plane::ports::Program;
 use crate::plane::{LearnNotice, Plane};
@@ -18,22 +18,22 @@ use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// Notices taken from the kernel at a time, and put into one digest.
+/// Notices that are read from the kernel at a time and put into one digest.
 const NOTICES: usize = 1024;
 const DIGEST: usize = 256;
-/// Notices that come so soon after others are gathered for so long: a message costs more than the notices in it.
+/// Coalescing window for notices in quick succession: a message costs more than its notices.
 const COALESCING: Duration = Duration::from_millis(3);
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 const OWNER_SIGN: Duration = Duration::from_millis(250);
 const RESTART: Duration = Duration::from_secs(1);
 const LEAST_IDLE_POLL: Duration = Duration::from_millis(100);
 const ALL_PIPES: u32 = 0xffff;
-/// Conference packets taken from the kernel at a time, and copies whose next hops are looked at.
+/// Conference packets per read, and copies per check of next hops.
 const FRAMES: usize = 256;
 const COPIES: usize = 256;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(20);
 
-/// Run a task for ever. One that ends is a fault: it is logged, counted in the log, and started again.
+/// Runs a task without end. The end of a task is a fault: it is logged, counted in the log, and the task is restarted.
 pub fn keep<F, T>(name: &'static str, mut start: F)
 where
     F: FnMut() -> T + Send + 'static,
@@ -51,7 +51,7 @@ where
     });
 }
 
-/// Start everything.
+/// Starts all tasks.
 pub fn start(service: &Service) {
     let each = |service: &Service| service.clone();
     let (one, two, three, four, five) = (each(service), each(service), each(service), each(service), each(service));
@@ -72,7 +72,7 @@ async fn learn(service: Service) -> std::io::Result<()> {
     let mut sent = Instant::now();
     loop {
         wakeups.wait().await?;
-        // Those that come now and then go at once.
+        // Notices after a pause are sent at once.
         if sent.elapsed() < COALESCING {
             sleep(COALESCING).await;
         }
@@ -87,7 +87,7 @@ async fn learn(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Notices by the program that has the port. Those of ports that no program has written since the start are left out.
+/// Sorts notices by the program that owns the port. Notices of ports that no program has written since the start are dropped.
 async fn by_program(service: &Service, notices: Vec<LearnNotice>) -> BTreeMap<Program, Vec<LearnNotice>> {
     let mut found: BTreeMap<Program, Vec<LearnNotice>> = BTreeMap::new();
     if service.programs.len() == 1 {
@@ -151,7 +151,7 @@ fn digest_of(learn: &Learn, notice: &LearnNotice) -> pb::TableData {
 async fn next_hops(service: Service) -> std::io::Result<()> {
     let fd = watch(service.plane.lock().await.events_fd()?)?;
     loop {
-        // Every five seconds even if nothing is reported: neighbours are probed, and path MTUs grow again.
+        // Every five seconds even without a report: neighbours are probed, and path MTUs grow again.
         if let Ok(ready) = tokio::time::timeout(HOUSEKEEPING, fd.readable()).await {
             ready?.clear_ready();
         }
@@ -168,7 +168,7 @@ async fn next_hops(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Follows the host's policies. Entries that they forbid are held back at once, and their owner is told until it has removed them.
+/// Follows the host's policies. Entries that they forbid are held back at once, and their owner is notified until it has removed them.
 async fn host_policy(service: Service) -> std::io::Result<()> {
     let fd = watch(service.plane.lock().await.policy_fd()?)?;
     loop {
@@ -185,7 +185,7 @@ async fn host_policy(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Judges all entries, in slices.
+/// Checks all entries, in slices.
 async fn judge(service: &Service) {
     let mut cursor = Cursor::default();
     loop {
@@ -256,7 +256,7 @@ async fn path_mtus(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Write moved next hops into all that use them, in slices.
+/// Writes changed next hops into all entries and copies that use them, in slices.
 async fn follow(service: &Service, moved: Vec<Moved>) {
     if moved.is_empty() {
         return;
@@ -277,7 +277,7 @@ async fn follow(service: &Service, moved: Vec<Moved>) {
         pause().await;
     }
     follow_copies(service, &moved).await;
-    // Records that were replaced name the former rows until the programs have released them.
+    // Replaced records name the former rows until the programs have released them.
     let round = service
         .plane
         .lock()
@@ -305,7 +305,7 @@ async fn follow_copies(service: &Service, moved: &[Moved]) {
     }
 }
 
-/// Conference packets that are for the agent.
+/// Passes conference packets to the agent.
 async fn agent_packets(service: Service) -> std::io::Result<()> {
     let Some(fd) = service.plane.lock().await.agent_fd()? else {
         return std::future::pending().await;
@@ -348,7 +348,7 @@ fn packet_digest(described: &Learn, frame: &[u8]) -> pb::DigestList {
     }
 }
 
-/// Wait for the programs, so that what changes of conferences have replaced can be used again.
+/// Waits for the programs, so that replaced conference records can be used again.
 async fn rounds(service: Service) -> std::io::Result<()> {
     if service.plane.lock().await.conference.is_none() {
         return std::future::pending().await;
@@ -368,7 +368,7 @@ async fn rounds(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Wait without the lock, and give back what the round has waited for.
+/// Waits without the lock, and frees the records that the round has waited for.
 async fn pass(service: &Service, round: Round) {
     match tokio::task::spawn_blocking(move || round.run()).await {
         Ok(passed) => {
@@ -417,7 +417,7 @@ async fn idle(service: Service) -> std::io::Result<()> {
     }
 }
 
-/// Report entries of a program and one IP version that have become idle, and those that are no longer.
+/// Reports entries of a program and one IP version that have become idle, and forgets those that no longer exist.
 async fn poll_idle(service: &Service, program: Program, v6: bool) {
     let which = usize::from(v6);
     let (client, least, generation) = {
@@ -437,7 +437,7 @@ async fn poll_idle(service: &Service, program: Program, v6: bool) {
         let ended = plane.relay.expired(&mut cursor, v6, clock, |found| {
             if let Some((entry, idle)) = found
                 && !reported.contains_key(&entry.key)
-                // An entry's own time-out decides, but never less than the attribute's least.
+                // An entry's own time-out applies, but never less than the attribute's minimum.
                 && idle >= least
                 && ports.program_of(&entry.key.dst) == Some(program)
             {
@@ -451,7 +451,7 @@ async fn poll_idle(service: &Service, program: Program, v6: bool) {
             }
         });
         for (key, ttl) in late {
-            // What does not fit into the client's queue is reported at the next poll.
+            // A notice that does not fit into the client's queue is sent at the next poll.
             if !service
                 .sessions
                 .send_idle(client, notice(service, v6, &key, NotificationType::EntryIdle))
@@ -473,7 +473,7 @@ async fn poll_idle(service: &Service, program: Program, v6: bool) {
     }
 }
 
-/// Report entries that were reported idle and have had packets since.
+/// Reports idle entries that have had packets since.
 async fn report_active(service: &Service, program: Program, v6: bool, client: u32, generation: u64) {
     let which = usize::from(v6);
     let mut from = Bound::Unbounded;

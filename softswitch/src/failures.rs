@@ -1,4 +1,4 @@
-//! Which members of a batch failed, and how its client is told: one by one, or in ranges where they are many.
+//! The failed members of a batch, and how they are reported to the client: singly, or in ranges if they are many.
 
 use prost::Message as _;
 use shunt_bfrt::google::rpc;
@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tonic::Status;
 
-/// Up to this position each member has an error of its own in the status details, as P4 Studio's server has it. Beyond it they would
-/// make a trailer of megabytes: failures are named in the status's text instead.
+/// Up to this position each member has its own error in the status details, as in P4 Studio's server. Beyond it the details would make a
+/// trailer of megabytes, so the status's text names the failures.
 const DETAILED: usize = 65_536;
-/// Ranges that the text names; a batch with more is broken off, and the text says where.
+/// Most ranges in the text. A batch with more is broken off, and the text says where.
 const RANGES: usize = 8_192;
 const ERROR_TYPE: &str = "type.googleapis.com/bfrt_proto.Error";
 
-/// What a batch is called in the status's text.
+/// Name of a batch in the status's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
     pub status: &'static str,
-    /// Its members, and what was done with those that did not fail.
+    /// Name of its members, and of the successful operation.
     pub members: &'static str,
     pub done: &'static str,
 }
@@ -31,7 +31,7 @@ struct Range {
     code: Code,
 }
 
-/// The failures of one batch. Its size is bounded: of far ones only the codes are kept.
+/// The failures of one batch. Its size is bounded: of later ones only the codes are stored.
 #[derive(Debug, Default)]
 pub struct Failures {
     near: BTreeMap<usize, BfrtError>,
@@ -40,7 +40,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// A member failed, behind all that have failed before.
+    /// Adds a failed member after all earlier failures.
     pub fn add(&mut self, position: usize, error: BfrtError) {
         self.count += 1;
         match self.ranges.last_mut() {
@@ -61,7 +61,7 @@ impl Failures {
         self.count == 0
     }
 
-    /// Whether a member failed.
+    /// Returns whether a member failed.
     #[must_use]
     pub fn has(&self, position: usize) -> bool {
         self.code(position).is_some()
@@ -72,13 +72,13 @@ impl Failures {
         self.ranges.get(at).filter(|range| range.first <= position).map(|range| range.code)
     }
 
-    /// Whether a batch of which so many members were looked at has more failures than can be named.
+    /// Returns whether a batch with this many tried members has more failures than can be named.
     #[must_use]
     pub fn is_beyond_naming(&self, served: usize) -> bool {
         served > DETAILED && self.ranges.len() >= RANGES
     }
 
-    /// A member's error as it is sent; of one that did not fail an empty one.
+    /// Returns a member's error to send, empty if it did not fail.
     #[must_use]
     pub fn error(&self, position: usize) -> pb::Error {
         let sent = |code: Code, message: String| pb::Error {
@@ -93,7 +93,7 @@ impl Failures {
         }
     }
 
-    /// Status UNKNOWN, which names every failure. sent: the batch's members. broken_off: from where on none was tried.
+    /// Returns status UNKNOWN, which names every failure. `sent`: the batch's members; `broken_off`: the first member that was not tried.
     #[must_use]
     pub fn status(&self, words: Words, sent: usize, broken_off: Option<usize>) -> Status {
         let last = self.ranges.last().map_or(0, |range| range.last);
@@ -103,7 +103,7 @@ impl Failures {
         unknown(self.text(words, sent, broken_off), [])
     }
 
-    /// Status DEADLINE_EXCEEDED, which names every failure. from: the first member that was not tried.
+    /// Returns status DEADLINE_EXCEEDED, which names every failure. `from`: the first member that was not tried.
     #[must_use]
     pub fn timed_out(&self, words: Words, sent: usize, from: usize) -> Status {
         Status::deadline_exceeded(self.text(words, sent, Some(from)))

@@ -1,4 +1,4 @@
-//! Requests above the limit are answered RESOURCE_EXHAUSTED: tonic itself says OUT_OF_RANGE, which no BF Runtime client expects.
+//! Answers requests above the limit with RESOURCE_EXHAUSTED. tonic itself returns OUT_OF_RANGE, which no BF Runtime client expects.
 
 use std::task::{Context, Poll};
 use tonic::codegen::http;
@@ -8,7 +8,7 @@ use tower::{Layer, Service};
 const OUT_OF_RANGE: &str = "11";
 const RESOURCE_EXHAUSTED: &str = "8";
 
-/// The status of a stream's request that could not be read.
+/// Returns the status of a stream's unreadable request.
 #[must_use]
 pub fn refusal(status: Status) -> Status {
     if status.code() == Code::OutOfRange {

@@ -1,4 +1,4 @@
-//! Sockets that clients connect to.
+//! Listening sockets.
 
 use crate::config::{Listen, Tls};
 use crate::peer::Stream;
@@ -14,17 +14,17 @@ use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 const WAITING: usize = 64;
 
-/// A socket that is bound. The file of a Unix socket goes with it.
+/// A bound socket. The file of a Unix socket is removed with it.
 pub enum Bound {
     Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
 }
 
 impl Bound {
-    /// Bind an address. group: of the file of a Unix socket.
+    /// Binds an address. `group`: of a Unix socket's file.
     ///
     /// # Errors
-    /// When it is taken, or cannot be had.
+    /// The address is in use or not available.
     pub fn bind(address: &Listen, group: &str) -> io::Result<Self> {
         match address {
             Listen::Tcp(address) => {
@@ -36,7 +36,7 @@ impl Bound {
         }
     }
 
-    /// The address as a client takes it.
+    /// Returns the address in the form for clients.
     #[must_use]
     pub fn address(&self, asked: &Listen) -> String {
         match self {
@@ -48,10 +48,10 @@ impl Bound {
     }
 }
 
-/// Connections of all these sockets.
+/// Returns the connections of all these sockets.
 ///
 /// # Errors
-/// When the runtime does not take a socket.
+/// The runtime does not accept a socket.
 pub fn accept(sockets: Vec<Bound>) -> io::Result<ReceiverStream<io::Result<Stream>>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     for socket in sockets {
@@ -92,7 +92,7 @@ async fn pass_on(sender: &mpsc::Sender<io::Result<Stream>>, accepted: io::Result
     match accepted {
         Ok(stream) => sender.send(Ok(stream)).await.is_ok(),
         Err(error) => {
-            // Out of file descriptors, for instance: the next one may do.
+            // For example a lack of file descriptors; the next connection may succeed.
             tracing::warn!("a connection cannot be accepted: {error}");
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             true
@@ -100,10 +100,10 @@ async fn pass_on(sender: &mpsc::Sender<io::Result<Stream>>, accepted: io::Result
     }
 }
 
-/// A server, with TLS where files are given: it asks for client certificates where there is an authority to check them against.
+/// Makes a server, with TLS if files are given. It requests client certificates if an authority is given.
 ///
 /// # Errors
-/// Names the file that cannot be read, or the files that do not go together.
+/// Names the file that cannot be read, or the files that do not belong together.
 pub fn server(tls: Option<&Tls>) -> Result<Server, String> {
     let Some(files) = tls else { return Ok(Server::builder()) };
     let read = |path: &Option<PathBuf>, what: &str| -> Result<Vec<u8>, String> {

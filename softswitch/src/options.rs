@@ -1,4 +1,4 @@
-//! What a client asks for in a call's metadata.
+//! Options in a call's metadata.
 
 use shunt_bfrt::{BfrtError, Code};
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use tonic::metadata::MetadataMap;
 /// Options of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// A status for each update or entity in the response.
+    /// Send a status for each update or entity in the response.
     pub error_in_resp: bool,
-    /// A delete that finds nothing is no error; only together with `error_in_resp`.
+    /// A delete of a missing entry is no error; only together with `error_in_resp`.
     pub ignore_not_found: bool,
     deadline: Option<Instant>,
 }
 
 impl Options {
-    /// Read a call's metadata; what is no number is left alone.
+    /// Reads a call's metadata; values that are not numbers are ignored.
     #[must_use]
     pub fn of(metadata: &MetadataMap) -> Self {
         let number = |name: &str| {
@@ -38,8 +38,10 @@ impl Options {
         }
     }
 
+    /// Checks the client's own deadline.
+    ///
     /// # Errors
-    /// When the client's own deadline has passed.
+    /// It has passed.
     pub fn check_deadline(&self, what: &str) -> Result<(), BfrtError> {
         if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Err(BfrtError::new(Code::DeadlineExceeded, format!("{what} RPC request timed out")));

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, and whether the configuration lets it own the tables.
+//! The peer of a connection, and whether the configuration lets it own the tables.
 
 use crate::config::Owner;
 use crate::sock_diag;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::server::{Connected, TlsConnectInfo};
 
-/// The end of one connection.
+/// The peer of one connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Distinguishes connections.
@@ -21,10 +21,10 @@ enum Kind {
         uid: Option<u32>,
     },
     Tcp {
-        /// Of a peer on this host.
+        /// User of a peer on this host.
         uid: Option<u32>,
     },
-    /// Names in a certificate that was verified.
+    /// Names in a verified certificate.
     Tls {
         names: Vec<String>,
     },
@@ -38,7 +38,7 @@ fn connection() -> u64 {
 }
 
 impl Peer {
-    /// The peer of a request.
+    /// Returns the peer of a request.
     #[must_use]
     pub fn of<T>(request: &tonic::Request<T>) -> Self {
         let extensions = request.extensions();
@@ -58,7 +58,7 @@ impl Peer {
         })
     }
 
-    /// Whether one of these lets the peer use the tables: read, write, and own them.
+    /// Returns whether one of these lets the peer read, write and own the tables.
     #[must_use]
     pub fn may_own(&self, owners: &[Owner]) -> bool {
         owners.iter().any(|owner| match (owner, &self.kind) {
@@ -73,7 +73,7 @@ impl Peer {
     }
 }
 
-/// The DNS names for which a certificate was issued.
+/// Returns the DNS names of a certificate.
 fn dns_names(certificate: &[u8]) -> Vec<String> {
     let certificate = rustls_pki_types::CertificateDer::from(certificate);
     webpki::EndEntityCert::try_from(&certificate)
@@ -104,7 +104,7 @@ impl Connected for Stream {
     }
 }
 
-/// The user of a TCP peer on this host.
+/// Returns the user of a TCP peer on this host.
 fn user(stream: &TcpStream) -> Option<u32> {
     let (peer, local) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
     if !peer.ip().is_loopback() {

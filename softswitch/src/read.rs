@@ -1,4 +1,4 @@
-//! Read: entries, usage, attributes, ids and handles, in messages of bounded size.
+//! Read requests: entries, usage, attributes, ids and handles, in messages of bounded size.
 
 use crate::failures::{Failures, Words};
 use crate::options::Options;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc};
 use tonic::Status;
 
-/// Entities of one message.
+/// Entities per message.
 const CHUNK: usize = 1024;
 const WORDS: Words = Words {
     status: "Read Error Status",
@@ -29,7 +29,7 @@ const WORDS: Words = Words {
 
 type Sender = mpsc::Sender<Result<ReadResponse, Status>>;
 
-/// One Read, of the tables of the client's program.
+/// One Read of the tables of the client's program.
 pub struct Reader {
     pub plane: Arc<Mutex<Plane>>,
     pub tables: Arc<Registry>,
@@ -38,10 +38,10 @@ pub struct Reader {
     sent: bool,
 }
 
-/// The client has gone away.
+/// The client has disconnected.
 struct Closed;
 
-/// Why an entity has no answer.
+/// Reason why an entity has no answer.
 enum Stop {
     Error(BfrtError),
     Closed,
@@ -70,7 +70,7 @@ impl Reader {
         }
     }
 
-    /// Answer a request: all that was found, then the status.
+    /// Answers a request: first all results, then the status.
     pub async fn read(mut self, request: ReadRequest, options: Options) {
         let last = match self.all(&request, options).await {
             Ok(status) => status,
@@ -202,7 +202,7 @@ impl Reader {
         }
     }
 
-    /// The default entry of a table that is described, and not served.
+    /// Returns the default entry of a table that is described but not served.
     async fn described_default(&mut self, described: &schema::Table, view: &View<'_>) -> Result<(), Stop> {
         if let Some(action) = described.actions.iter().find(|action| action.default_only) {
             let row = Row {
@@ -335,7 +335,7 @@ impl Reader {
         }))
     }
 
-    /// The id of a named object.
+    /// Returns the id of a named object.
     fn id_of(&self, request: &pb::ObjectId) -> Result<u32, BfrtError> {
         let schema = &self.tables.schema;
         let missing = |what: &str| BfrtError::new(Code::NotFound, what);
@@ -370,12 +370,12 @@ impl Reader {
     }
 }
 
-/// What a request wants of an entry.
+/// The parts of an entry that a request wants.
 struct View<'a> {
     table: &'a schema::Table,
     request: &'a pb::TableEntry,
     key_only: bool,
-    /// Field ids; none: all.
+    /// Field ids; `None`: all.
     wanted: Vec<u32>,
     action: u32,
 }
@@ -438,7 +438,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The answer to a read by key.
+    /// Returns the answer to a read by key.
     #[allow(deprecated)]
     fn keyed(&self, row: Row) -> Result<entity::Entity, BfrtError> {
         if self.action != 0 && row.action != self.action {
@@ -460,8 +460,8 @@ impl<'a> View<'a> {
         Ok(entity::Entity::TableEntry(entry))
     }
 
-    /// One of all entries. One with another action than the request names comes without key and data, which clients skip; the first
-    /// entry of a table is left out altogether.
+    /// Returns one of all entries. An entry with another action than the requested one has no key and data, and clients skip it; such a
+    /// first entry of a table is omitted.
     fn listed(&self, row: Row, others: bool) -> Result<Option<entity::Entity>, BfrtError> {
         if self.action != 0 && row.action != self.action {
             let bare = pb::TableEntry {

@@ -1,4 +1,4 @@
-//! Waiting for the records of a ring, without relying on every wake-up.
+//! Waits for the records of a ring, without relying on every wake-up.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-/// How long the records of a lost wake-up wait. The kernel wakes a reader only when the reader has emptied the ring, so a reader that misses a
-/// wake-up, or leaves records in the ring, would never be woken again.
+/// Longest wait after a lost wake-up. The kernel wakes a reader only after it has emptied the ring. A reader that misses a wake-up, or
+/// leaves records in the ring, would never be woken again.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// Deprecated because a type may give away a descriptor that it does not own; this one owns it.
+/// Deprecated because a type may return a descriptor that it does not own; this one owns it.
 #[allow(deprecated)]
 pub fn watch<T: AsRawFd>(fd: T) -> std::io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
@@ -24,8 +24,10 @@ pub struct Wakeups<T: AsRawFd = OwnedFd> {
 }
 
 impl<T: AsRawFd> Wakeups<T> {
+    /// Watches a ring.
+    ///
     /// # Errors
-    /// When the runtime does not take the descriptor.
+    /// The runtime does not accept the descriptor.
     pub fn new(fd: T) -> std::io::Result<Self> {
         Ok(Self {
             fd: watch(fd)?,
@@ -33,12 +35,12 @@ impl<T: AsRawFd> Wakeups<T> {
         })
     }
 
-    /// Wait until the ring may have records: at a wake-up, at once when the last read was full, and after [`LOOK`] in any case.
+    /// Waits until the ring may have records: at a wake-up, at once if the last read was full, and after [`LOOK`] in any case.
     ///
-    /// Readiness is cleared before the caller reads. A wake-up during the read then ends the next wait.
+    /// Readiness is cleared before the caller reads, so a wake-up during the read ends the next wait.
     ///
     /// # Errors
-    /// When the descriptor cannot be watched any more.
+    /// The descriptor cannot be watched any more.
     pub async fn wait(&mut self) -> std::io::Result<()> {
         if std::mem::take(&mut self.more) {
             tokio::task::yield_now().await;
@@ -48,7 +50,7 @@ impl<T: AsRawFd> Wakeups<T> {
         Ok(())
     }
 
-    /// Tells whether a read took as many records as it was allowed to, used or not.
+    /// Records whether a read returned as many records as it was allowed to, used or not.
     pub fn was_full(&mut self, is_full: bool) {
         self.more = is_full;
     }
@@ -61,7 +63,7 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
 
-    /// Ends when a reader that takes `batch` bytes at a time has read `count` bytes, or never.
+    /// Ends when a reader that reads `batch` bytes at a time has read `count` bytes, or never.
     async fn read(wakeups: &mut Wakeups<UnixStream>, batch: usize, count: usize) {
         let (mut buffer, mut taken) = (vec![0; batch], 0);
         while taken < count {
@@ -83,7 +85,7 @@ mod tests {
         let (mut writer, mut wakeups) = ring();
         for batch in [1, 3, 64] {
             writer.write_all(&[0; 10]).unwrap();
-            // The wake-up is taken by nobody: an edge that came before the reader began to wait.
+            // No reader gets this wake-up: it came before the reader began to wait.
             wakeups.fd.readable().await.unwrap().clear_ready();
             wakeups.was_full(false);
             timeout(Duration::from_secs(60), read(&mut wakeups, batch, 10)).await.unwrap();

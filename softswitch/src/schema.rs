@@ -1,4 +1,4 @@
-//! The schema that is served: the program's tables (relay.json, conference.json) and the target's own (fixed.json).
+//! The served schema: the program's tables (relay.json, conference.json) and the target's own (fixed.json).
 
 use serde_json::Value;
 use shunt_bfrt::schema::{Schema, SchemaError};
@@ -36,10 +36,10 @@ fn set_sizes(document: &mut Value, sizes: &[(&str, usize)]) {
     }
 }
 
-/// The schema of a data plane with this many relay entries; without conferences their tables are left out.
+/// Makes the schema of a data plane with this many relay entries; without conferences their tables are omitted.
 ///
 /// # Errors
-/// When the documents are not as they should be.
+/// The documents are invalid.
 pub fn serve(capacity: usize, conference: Option<ConferenceSizes>) -> Result<Served, SchemaError> {
     let (mut program, mut fixed) = (parse(RELAY)?, parse(FIXED)?);
     let mut sizes = vec![

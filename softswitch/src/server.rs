@@ -1,4 +1,4 @@
-//! The BF Runtime service: bf_switchd's answers, over the data plane.
+//! The BF Runtime service: gives bf_switchd's answers from the data plane.
 
 use crate::config::Owner;
 use crate::limit;
@@ -21,22 +21,22 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages of one Read that wait for the client.
+/// Most messages of one Read that wait for the client.
 const READ_AHEAD: usize = 4;
 
-/// A program, as the client that owns it sees the data plane.
+/// A program, as its owner sees the data plane.
 pub struct Program {
     pub tables: Arc<Registry>,
-    /// The two documents of its schema, as clients get them.
+    /// The two documents of its schema.
     program_json: Bytes,
     fixed_json: Bytes,
 }
 
 impl Program {
-    /// One for each name. The first one has the conferences, whose groups and rewrites have numbers that one client gives out.
+    /// Makes one for each name. The first one has the conferences, because one client must assign the numbers of groups and rewrites.
     ///
     /// # Errors
-    /// When the schema is not as the tables read it.
+    /// The tables do not fit the schema.
     pub fn all(names: &[String], plane: &Plane) -> Result<Vec<Self>, SchemaError> {
         let one = |program: usize| {
             let conferences = plane.conference_sizes().filter(|_| program == 0);
@@ -51,7 +51,7 @@ impl Program {
     }
 }
 
-/// What all calls share.
+/// State shared by all calls.
 #[derive(Clone)]
 pub struct Service {
     pub plane: Arc<Mutex<Plane>>,
@@ -70,8 +70,8 @@ impl Service {
         }
     }
 
-    /// Tell the programs in the kernel which tables have owners: filters while some client owns a program, entries while each program that has
-    /// ports has its owner.
+    /// Tells the programs in the kernel which tables have owners: filters apply while any client owns a program, entries exclude other
+    /// sources while each program with ports has an owner.
     pub async fn show_owners(&self) {
         let with_ports: BTreeSet<usize> = self.plane.lock().await.notes.ports.programs().collect();
         let has_owner = |program: usize| self.sessions.has_owner(program);
@@ -80,7 +80,7 @@ impl Service {
         }
     }
 
-    /// A client's subscription is in force for as long as its stream lasts.
+    /// A client's subscription, which lasts as long as its stream.
     async fn serve_stream(self, mut requests: Streaming<pb::StreamMessageRequest>, sender: mpsc::Sender<Message>, peer: Peer) {
         let mut subscribed = None;
         let allowed = peer.may_own(&self.owners);
@@ -120,7 +120,7 @@ impl Service {
                 idle.enable = false;
             }
         }
-        // Another client may have bound meanwhile: what it admits is its own.
+        // Another client may have bound meanwhile: its allowed sources must stay.
         if let Some(program) = owned
             && !self.sessions.has_owner(program)
             && let Err(error) = plane.owner_gone(program)
@@ -132,7 +132,7 @@ impl Service {
     async fn reset(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer) -> Result<(), BfrtError> {
         let reset = self.sessions.reset(request, peer)?;
         if reset.begin {
-            // What is written from here on is the new state.
+            // Later writes are the new state.
             self.clear_all().await?;
             self.sessions.tell_all(pb::SetForwardingPipelineConfigResponseType::WarmInitStarted);
         }
@@ -146,7 +146,7 @@ impl Service {
         Ok(())
     }
 
-    /// Empty every table, as a device reset does.
+    /// Clears every table, as a device reset does.
     async fn clear_all(&self) -> Result<(), BfrtError> {
         for (at, program) in self.programs.iter().enumerate() {
             for table in program.tables.all() {

@@ -1,4 +1,4 @@
-//! Subscribed clients: what they want to be told, and which of them owns the tables.
+//! Subscribed clients: their notices, and the owner of the tables.
 
 use crate::peer::Peer;
 use crate::plane::ports::Program;
@@ -9,12 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Messages that wait for a client to read them.
+/// Most messages that wait for a client to read them.
 pub const QUEUE: usize = 4096;
 
 pub type Message = Result<pb::StreamMessageResponse, Status>;
 
-/// Where a client is in a reset of all tables.
+/// Progress of a client's reset of all tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum WarmInit {
     #[default]
@@ -27,7 +27,7 @@ struct Client {
     wants: pb::subscribe::Notifications,
     queue: mpsc::Sender<Message>,
     connection: u64,
-    /// The configuration lets its peer use the tables.
+    /// Whether the configuration lets its peer use the tables.
     allowed: bool,
     /// The program that it owns.
     bound: Option<Program>,
@@ -40,12 +40,12 @@ impl Client {
     }
 }
 
-/// What a reset of all tables has to do, in this order.
+/// The next step of a reset of all tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Clear all tables and say that it has begun.
+    /// Clear all tables and report that the reset has begun.
     pub begin: bool,
-    /// Say that it has ended, after clearing the tables if `clear`.
+    /// Report that it has ended, after clearing the tables if `clear`.
     pub end: bool,
     pub clear: bool,
 }
@@ -57,7 +57,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// programs: the names of those that are served.
+    /// Makes an empty list. `programs`: the names of the served programs.
     #[must_use]
     pub fn new(programs: Vec<String>) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Sessions {
         }
     }
 
-    /// The names of the programs that are served.
+    /// Returns the names of the served programs.
     #[must_use]
     pub fn programs(&self) -> &[String] {
         &self.programs
@@ -80,10 +80,10 @@ impl Sessions {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client subscribes. allowed: whether the configuration lets its peer use the tables.
+    /// Adds a client. `allowed`: whether the configuration lets its peer use the tables.
     ///
     /// # Errors
-    /// When its id is another's.
+    /// Another client has its id.
     pub fn subscribe(
         &self,
         id: u32,
@@ -113,20 +113,20 @@ impl Sessions {
         Ok(())
     }
 
-    /// A client's stream has ended; the program that it owned.
+    /// Removes a client whose stream has ended. Returns the program that it owned.
     pub fn forget(&self, id: u32) -> Option<Program> {
         let bound = self.clients().remove(&id).and_then(|client| client.bound);
         tracing::info!("client {id} left{}", if bound.is_some() { ", its binding with it" } else { "" });
         bound
     }
 
-    /// Whether some client owns a program.
+    /// Returns whether any client owns a program.
     #[must_use]
     pub fn has_owner(&self, program: Program) -> bool {
         self.clients().values().any(|client| client.bound == Some(program))
     }
 
-    /// Whether a client wants idle notices.
+    /// Returns whether a client wants idle notices.
     #[must_use]
     pub fn wants_idle(&self, id: u32) -> bool {
         self.clients()
@@ -134,11 +134,11 @@ impl Sessions {
             .is_some_and(|client| client.wants.enable_idletimeout_notifications)
     }
 
-    /// The program whose tables a client may read and write: the one that it names, or the one that it is bound to. Requests come by the connection
-    /// of the subscription, from a peer that `owners` names.
+    /// Returns the program whose tables a client may read and write: the one that it names, or the one that it is bound to. Requests must
+    /// come over the connection of the subscription, from a peer that `owners` names.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub fn authorise(&self, id: u32, target: Option<&pb::TargetDevice>, p4_name: &str, peer: &Peer) -> Result<Program, BfrtError> {
         let device = target.map_or(0, |target| target.device_id);
         let clients = self.clients();
@@ -176,10 +176,10 @@ impl Sessions {
         Ok(program)
     }
 
-    /// A client binds to the program, and so owns the tables. allowed: whether the configuration lets its peer.
+    /// Binds a client to the program, so that it owns the tables. `allowed`: whether the configuration lets its peer.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub fn bind(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer, allowed: bool) -> Result<(), BfrtError> {
         let mut clients = self.clients();
         let id = request.client_id;
@@ -213,10 +213,10 @@ impl Sessions {
         Ok(())
     }
 
-    /// What a request for a reset of all tables has to do. Only the client that owns them may.
+    /// Returns the step for a request to reset all tables, which only their owner may send.
     ///
     /// # Errors
-    /// Why nothing is done.
+    /// The reason why nothing is done.
     pub fn reset(&self, request: &pb::SetForwardingPipelineConfigRequest, peer: &Peer) -> Result<Reset, BfrtError> {
         let mut names: Vec<&str> = request.config.iter().map(|config| config.p4_name.as_str()).collect();
         let known = names.iter().all(|name| self.program(name).is_some());
@@ -276,7 +276,7 @@ impl Sessions {
         Ok(reset)
     }
 
-    /// Tell every client.
+    /// Sends a message to every client.
     pub fn tell_all(&self, kind: pb::SetForwardingPipelineConfigResponseType) {
         let response = pb::SetForwardingPipelineConfigResponse {
             set_forwarding_pipeline_config_response_type: kind.into(),
@@ -286,7 +286,7 @@ impl Sessions {
         }
     }
 
-    /// Send digests to the client that is bound to a program, if it wants any.
+    /// Sends digests to the client that is bound to a program, if it wants any.
     pub fn send_digests(&self, program: Program, digests: Vec<pb::DigestList>) {
         let clients = self.clients();
         let Some((id, client)) = clients
@@ -303,7 +303,7 @@ impl Sessions {
         }
     }
 
-    /// Send an idle notice; whether there was room for it.
+    /// Sends an idle notice. Returns whether it fitted into the queue.
     pub fn send_idle(&self, id: u32, notice: pb::IdleTimeoutNotification) -> bool {
         let active = notice.r#type() == pb::idle_timeout_notification::NotificationType::EntryActive;
         match self.clients().get(&id) {
@@ -314,21 +314,21 @@ impl Sessions {
     }
 }
 
-/// The beginning of a name that a client gave: an answer is not to be as long as a request may be.
+/// Returns the beginning of a name from a client, because an answer must not become as long as a request.
 fn shown(name: &str) -> String {
     const LENGTH: usize = 64;
     let cut: String = name.chars().take(LENGTH).collect();
     if cut.len() < name.len() { cut + "…" } else { cut }
 }
 
-/// A client whose peer the configuration does not name.
+/// Returns the error for a client whose peer the configuration does not name.
 fn not_named(id: u32, what: &str) -> BfrtError {
     let text = format!("Client {id} may not {what} the tables: softswitch.owners does not name how it is connected.");
     tracing::warn!("refused: {text}");
     BfrtError::new(Code::Denied, text)
 }
 
-/// Requests come by the connection of its subscription.
+/// Checks that requests come over the connection of the subscription.
 fn check_connection(id: u32, client: &Client, peer: &Peer) -> Result<(), BfrtError> {
     if client.connection == peer.connection {
         return Ok(());
@@ -339,10 +339,10 @@ fn check_connection(id: u32, client: &Client, peer: &Peer) -> Result<(), BfrtErr
     ))
 }
 
-/// There is one scope: all pipes. A message of zeros names none.
+/// Checks the scope: the only one is all pipes. A message of zeros names none.
 ///
 /// # Errors
-/// For any other.
+/// Any other scope.
 pub fn check_pipe(target: Option<&pb::TargetDevice>) -> Result<(), BfrtError> {
     match target {
         Some(target) if *target != pb::TargetDevice::default() && target.pipe_id != 0xffff => {

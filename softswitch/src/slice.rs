@@ -1,11 +1,11 @@
-//! How long one client's work may keep the data plane to itself.
+//! Limits how long one client's work may occupy the data plane.
 
 use std::time::{Duration, Instant};
 
-/// A small part of the 20 ms for which nobody may be held up.
+/// A small part of the 20 ms for which no client may be delayed.
 const LENGTH: Duration = Duration::from_millis(2);
 
-/// A slice of time, from its making on.
+/// A slice of time, from its creation on.
 pub struct Slice(Instant);
 
 impl Slice {
@@ -14,15 +14,15 @@ impl Slice {
         Self(Instant::now())
     }
 
-    /// Whether there is more of it.
+    /// Returns whether time is left.
     #[must_use]
     pub fn has_more(&self) -> bool {
         self.0.elapsed() < LENGTH
     }
 }
 
-/// Let others go on between two slices. A task that only ever waits for what it gets at once keeps its worker from looking at the sockets,
-/// and the other workers may be asleep.
+/// Yields between two slices. A task whose waits always complete at once keeps its worker from polling the sockets, and the other workers
+/// may be asleep.
 pub async fn pause() {
     tokio::task::yield_now().await;
 }

@@ -1,4 +1,4 @@
-//! Whose a TCP connection on this host is: the kernel knows the user of each socket (sock_diag(7)).
+//! Finds the user of a TCP connection on this host: the kernel knows the user of each socket (sock_diag(7)).
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, setsockopt, socket, sockopt,
@@ -54,7 +54,7 @@ fn request(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// One end of a connection in an answer, without the form that IPv4 has on a socket of IPv6.
+/// Returns one end of a connection in an answer; IPv4 addresses of an IPv6 socket become IPv4.
 fn end_of(answer: &[u8], port_at: usize, addr_at: usize) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(answer.get(port_at..port_at + 2)?.try_into().ok()?);
     let words: [u8; 16] = answer.get(addr_at..addr_at + 16)?.try_into().ok()?;
@@ -66,7 +66,7 @@ fn end_of(answer: &[u8], port_at: usize, addr_at: usize) -> Option<SocketAddr> {
     Some(SocketAddr::new(addr, port))
 }
 
-/// The user in an answer, if it is about this connection and a socket has it: a connection that has ended is said to be root's.
+/// Returns the user in an answer, if it is about this connection and has a socket. The kernel reports a closed connection as root's.
 fn user_of(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let ends = (end_of(answer, ID_AT, ID_AT + 4)?, end_of(answer, ID_AT + 2, ID_AT + 20)?);
@@ -76,10 +76,10 @@ fn user_of(answer: &[u8], peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     Some(u32::from_ne_bytes(answer.get(UID_AT..UID_AT + 4)?.try_into().ok()?))
 }
 
-/// The user that has made a connection; none where its other end is not an open socket of this network namespace.
+/// Returns the user of a connection; `None` if its other end is not an open socket of this network namespace.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// The kernel rejects the request.
 pub fn user(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     let netlink = socket(
         AddressFamily::Netlink,
@@ -126,7 +126,7 @@ mod tests {
         answer[UID_AT..UID_AT + 4].copy_from_slice(&7_u32.to_ne_bytes());
         assert_eq!(user_of(&answer, peer, local), Some(7));
         assert_eq!(user_of(&answer, ends(3).0, local), None);
-        // As the kernel tells of a client's socket of IPv6.
+        // As the kernel reports a client's IPv6 socket.
         let mut mapped = answer.clone();
         mapped[HEADER] = nix::libc::AF_INET6 as u8;
         for at in [ID_AT + 4, ID_AT + 20] {

@@ -1,4 +1,4 @@
-//! Write: a batch of updates, applied in slices, so that nobody is held up by a large one.
+//! Write requests: a batch of updates, applied in slices, so that a large one delays no other client.
 
 use crate::failures::{Failures, Words};
 use crate::options::Options;
@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use tokio::sync::Mutex;
 use tonic::Status;
 
-/// Updates that are decoded before the data plane is taken.
+/// Updates that are decoded before the data plane is locked.
 const BLOCK: usize = 256;
-/// Updates whose needs the kernel is asked for in one go: few enough that its answers leave time for others.
+/// Updates per request of their routes to the kernel: few enough that other work is not delayed.
 const TOGETHER: usize = 64;
 const WORDS: Words = Words {
     status: "Write Error Status",
@@ -26,22 +26,22 @@ const WORDS: Words = Words {
     done: "applied",
 };
 
-/// The fate of the updates of one batch.
+/// Results of the updates of one batch.
 #[derive(Default)]
 struct Batch {
     failures: Failures,
-    /// Deletes of what was not there, where the client asks that these are no failures.
+    /// Deletes of missing entries, if the client asks that these are no failures.
     ignored: Failures,
     ignores_absent: bool,
-    /// INSERT_OR_MODIFY found these there.
+    /// Entries that INSERT_OR_MODIFY found.
     existed: Vec<usize>,
-    /// Updates that were looked at.
+    /// Updates that were tried.
     served: usize,
-    /// Why the updates that were not served will not be.
+    /// Reason why the remaining updates are not tried.
     broken_off: Option<Broken>,
 }
 
-/// Why a batch was broken off.
+/// Reason why a batch was broken off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     TooManyFailures,
@@ -64,7 +64,7 @@ impl Batch {
         }
     }
 
-    /// Note what became of the next update.
+    /// Records the result of the next update.
     fn take(&mut self, result: Result<Done<'_>, BfrtError>, checked: &Checked<'_>) {
         match result {
             Ok(Done::Existed) => self.existed.push(self.served),
@@ -74,7 +74,7 @@ impl Batch {
         self.served += 1;
     }
 
-    /// An update's status in the response.
+    /// Returns an update's status in the response.
     fn status(&self, position: usize) -> pb::Error {
         if self.existed.binary_search(&position).is_ok() {
             return pb::Error {
@@ -94,7 +94,7 @@ impl Batch {
     }
 }
 
-/// What a batch needs of the server; `tables`: of the client's program.
+/// The server's state for a batch; `tables`: of the client's program.
 pub struct Writer<'a> {
     pub plane: &'a Mutex<Plane>,
     pub tables: &'a Registry,
@@ -102,10 +102,10 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Apply a batch of a client that may write.
+    /// Applies a batch of a client that may write.
     ///
     /// # Errors
-    /// With a detail for each update up to the last that failed, or the call's own status.
+    /// With a detail for each update up to the last failed one, or the call's own status.
     pub async fn write(&self, request: WriteRequest, options: Options) -> Result<pb::WriteResponse, Status> {
         let batch = match request.atomicity() {
             Atomicity::DataplaneAtomic => {
@@ -161,7 +161,7 @@ impl Writer<'_> {
         Ok(batch)
     }
 
-    /// Carry out updates for a slice of time, one at least, and take them off the rest. The table to clear, if it came to that.
+    /// Applies updates for a slice of time, at least one, and removes them from the rest. Returns a table to clear, if one follows.
     fn slice<'a>(
         &self,
         plane: &mut Plane,
@@ -173,7 +173,7 @@ impl Writer<'_> {
         while matches!(found, Next::Update) && !rest.is_empty() {
             let (mut part, _) = rest.split_at(rest.len().min(TOGETHER));
             self.prepare(plane, part);
-            // What the kernel took to answer is no reason to stop before anything is done.
+            // The kernel's time to answer is no reason to stop before anything is done.
             let slice = Slice::begin();
             while let [update, others @ ..] = part {
                 found = each(plane, update);
@@ -197,7 +197,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Check an update's key and data, if it is about an entry.
+    /// Checks an update's key and data, if it concerns an entry.
     fn check<'a>(&'a self, decoded: &'a Decoded) -> Checked<'a> {
         let update = match decoded {
             Ok(update) => update,
@@ -222,7 +222,7 @@ impl Writer<'_> {
         Checked { update, parts: parts() }
     }
 
-    /// Ask for what inserts of this block need, in one go.
+    /// Requests the routes that inserts of this block need, at once.
     fn prepare(&self, plane: &mut Plane, updates: &[Checked<'_>]) {
         let mut new: BTreeMap<u32, Vec<(&Key<'_>, &Data<'_>)>> = BTreeMap::new();
         for Checked { update, parts } in updates {
@@ -240,10 +240,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Clear a table in slices.
+    /// Clears a table in slices.
     ///
     /// # Errors
-    /// What the table says.
+    /// Those of the table.
     pub async fn clear(&self, table: &dyn Table) -> Result<(), BfrtError> {
         let mut at = Position::None;
         loop {
@@ -257,7 +257,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Clear a table, and gather what brings its entries back.
+    /// Clears a table, and collects what restores its entries.
     async fn clear_for_now(&self, table: &dyn Table, undos: &mut Vec<Undo>) -> Result<(), BfrtError> {
         let mut at = Position::None;
         loop {
@@ -349,7 +349,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Apply one update.
+    /// Applies one update.
     fn one(&self, plane: &mut Plane, client_id: u32, checked: &Checked<'_>) -> Result<Done<'_>, BfrtError> {
         let update = checked.update;
         match update.entity.as_ref().and_then(|entity| entity.entity.as_ref()) {
@@ -360,7 +360,7 @@ impl Writer<'_> {
             Some(entity::Entity::TableOperation(operation)) => {
                 let table = self.tables.described(operation.table_id)?;
                 let wanted = &operation.table_operations_type;
-                // Counters and hit states are always current here, so there is nothing to wait for.
+                // Counters and hit states are always current here.
                 let known = |name: &str| table.operations.iter().any(|operation| operation == name);
                 if known(wanted) || (wanted == "Sync" && known("SyncCounters")) {
                     Ok(Done::Plain)
@@ -399,7 +399,7 @@ impl Writer<'_> {
             if !table.is_some_and(|table| table.has_default()) {
                 return failed(Code::Unsupported);
             }
-            // A miss always goes on to the relay server: NoAction is the only default there can be.
+            // A miss always goes to the relay server: NoAction is the only possible default.
             if change == Change::Modify && data.action.is_none_or(|action| action.table_only) {
                 return failed(Code::Invalid);
             }
@@ -487,25 +487,25 @@ impl Writer<'_> {
     }
 }
 
-/// An update, with its key and data as its table's schema has them; without both where it is not about an entry.
+/// An update, with key and data as its table's schema has them, if it concerns an entry.
 struct Checked<'a> {
     update: &'a pb::Update,
     parts: Result<(Option<Key<'a>>, Data<'a>), BfrtError>,
 }
 
-/// What comes after an update in a slice.
+/// The continuation after an update in a slice.
 enum Next<'a> {
     Update,
     Pause,
-    /// All entries of a table are to be deleted, in slices of its own.
+    /// All entries of a table must be deleted, in slices of its own.
     Clear(&'a dyn Table),
 }
 
-/// What an update has done.
+/// Result of an update.
 enum Done<'a> {
     Plain,
     Existed,
-    /// All entries of a table are to be deleted.
+    /// All entries of a table must be deleted.
     Clear(&'a dyn Table),
 }
 
@@ -528,7 +528,7 @@ fn refused(table: &str, kind: i32) -> BfrtError {
     }
 }
 
-/// The name of an attribute in the protocol.
+/// Returns the name of an attribute in the protocol.
 pub fn attribute_name(attribute: &pb::table_attribute::Attribute) -> &'static str {
     use pb::table_attribute::Attribute;
     match attribute {
@@ -547,10 +547,10 @@ pub fn attribute_name(attribute: &pb::table_attribute::Attribute) -> &'static st
 /// An update, or an empty one and why it cannot be read.
 type Decoded = Result<pb::Update, (pb::Update, BfrtError)>;
 
-/// Decode a block of a batch.
+/// Decodes a block of a batch.
 ///
 /// # Errors
-/// When this is the first block, and with it the whole request is refused. Of later ones single updates fail: those before are applied.
+/// For the first block, which rejects the whole request. In later blocks single updates fail; those before are applied.
 fn decode(block: &[Bytes], first: bool) -> Result<Vec<Decoded>, Status> {
     let one = |bytes: &Bytes| match pb::Update::decode(bytes.clone()) {
         Ok(update) => Ok(Ok(update)),
@@ -563,7 +563,7 @@ fn decode(block: &[Bytes], first: bool) -> Result<Vec<Decoded>, Status> {
     block.iter().map(one).collect()
 }
 
-/// The answer to a batch.
+/// Returns the answer to a batch.
 fn report(batch: &Batch, sent: usize, options: Options) -> Result<pb::WriteResponse, Status> {
     if batch.broken_off == Some(Broken::Deadline) {
         let status = "Write RPC request timed out";

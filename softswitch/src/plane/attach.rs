@@ -1,4 +1,4 @@
-//! Attaching the programs to interfaces, and following interfaces that come and go.
+//! Attaches the programs to interfaces, and follows interfaces that appear and disappear.
 
 use super::hops::KernelHops;
 use crate::config::{Softswitch, XdpMode};
@@ -13,20 +13,20 @@ use std::sync::atomic::Ordering;
 const ROWS: usize = size::INTERFACES.0 as usize;
 const PROBES: usize = size::INTERFACE_PROBES.0 as usize;
 const FURTHER: usize = size::FURTHER_MACS.0 as usize;
-/// Bytes of a frame beside the IP packet, and the largest frame that a driver has in one buffer of a page with room for XDP.
+/// Bytes of a frame in addition to the IP packet, and the largest frame in one page-sized buffer with room for XDP.
 const ETHERNET_HEADER: u32 = 14;
 const ONE_BUFFER: u32 = 3500;
-/// The loopback interface, by which the kernel lets the packets of test runs come.
+/// The loopback interface, where the kernel lets packets of test runs arrive.
 const LOOPBACK: u32 = 1;
-/// Kinds of interfaces that hand over frames whose UDP checksum is left to the hardware.
+/// Kinds of interfaces that deliver frames whose UDP checksum is left to the hardware.
 const LOCAL_SENDERS: [&str; 7] = ["veth", "tun", "bridge", "macvlan", "ipvlan", "bond", "vlan"];
 
-/// An interface as it is served.
+/// A served interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
     pub ifindex: u32,
-    /// Of the program that is attached now; `None`: somebody has detached it.
+    /// Mode of the attached program; `None`: another process has detached it.
     pub mode: Option<Mode>,
     /// Receive queues; each is served by one CPU.
     pub rx_queues: u32,
@@ -42,18 +42,18 @@ struct Attached {
 }
 
 impl Attached {
-    /// The mode of the program as the kernel has it now. A link that was detached has no interface.
+    /// Returns the mode of the program as the kernel has it now. A detached link has no interface.
     fn mode_now(&self) -> Option<Mode> {
         let is_attached = self.link.ifindex().is_ok_and(|ifindex| ifindex == self.ifindex);
         is_attached.then_some(self.mode)
     }
 }
 
-/// Under this name with the interface's number, the directory of pins has the interface's name and the offloads that were requested before the
-/// program was attached.
+/// Under this name, with the interface's number, the pin directory stores the interface's name and the offloads that were requested before
+/// the program was attached.
 const OFFLOADS: &str = "offloads_";
 
-/// Remembers the offloads of an interface as they are, unless an earlier start has: it found them as the operator had set them.
+/// Stores the offloads of an interface, unless an earlier start has: that one found them as the operator had set them.
 fn remember_offloads(directory: &Directory, ifindex: u32, interface: &str) {
     let name = format!("{OFFLOADS}{ifindex}");
     let found = requested_offloads(interface);
@@ -65,7 +65,7 @@ fn remember_offloads(directory: &Directory, ifindex: u32, interface: &str) {
     }
 }
 
-/// Requests the offloads again that were requested before the program was attached, on each interface that has no program of this directory any more.
+/// Requests the earlier offloads again on each interface without a program of this directory.
 pub fn restore_offloads(directory: &Directory) {
     let names = directory.names();
     for name in &names {
@@ -79,7 +79,7 @@ pub fn restore_offloads(directory: &Directory) {
         let noted = directory.noted(name).unwrap_or_default();
         let (interface, wanted) = noted.split_once(' ').unwrap_or_default();
         let wanted: Vec<&str> = wanted.split(',').collect();
-        // An interface that is gone has no settings. In another network namespace, the number may be another one's.
+        // An interface that is gone has no settings. In another network namespace the number may belong to another one.
         if nix::net::if_::if_nametoindex(interface) == Ok(ifindex) {
             let now = requested_offloads(interface);
             if wanted.iter().any(|one| !now.contains(one)) && !set_offloads(interface, &wanted, true) {
@@ -93,26 +93,26 @@ pub fn restore_offloads(directory: &Directory) {
     }
 }
 
-/// Whether a name in the directory of pins is one of those that [`restore_offloads`] reads.
+/// Returns whether a name in the pin directory is one of those that [`restore_offloads`] reads.
 pub fn is_note(name: &str) -> bool {
     name.starts_with(OFFLOADS)
 }
 
-/// The interfaces with the program on them.
+/// The interfaces with the program.
 pub struct Attachments {
     attached: Vec<Attached>,
     native: String,
     generic: String,
     macs: Shared<own_mac>,
-    /// What is in `macs`, by interface.
+    /// Content of `macs`, by interface.
     written: BTreeMap<u32, OwnMac>,
     link_changes: u64,
 }
 
-/// A row of `macs`: address, flags, addresses of interfaces above.
+/// A row of `macs`: address, flags, addresses of the interfaces above.
 type OwnMac = (u64, u32, [u64; FURTHER]);
 
-/// Refuse interfaces that are not there, before anything is loaded or pinned.
+/// Rejects missing interfaces before anything is loaded or pinned.
 pub fn check_interfaces(names: &[String]) -> std::result::Result<(), PlaneError> {
     for name in names {
         if nix::net::if_::if_nametoindex(name.as_str()).is_err() {
@@ -124,14 +124,14 @@ pub fn check_interfaces(names: &[String]) -> std::result::Result<(), PlaneError>
     Ok(())
 }
 
-/// The configured interfaces that there are.
+/// Returns the configured interfaces that exist.
 fn wanted_names<'a>(names: &'a [String], hops: &'a KernelHops) -> impl Iterator<Item = (&'a str, u32)> {
     names
         .iter()
         .filter_map(|name| Some((name.as_str(), hops.0.link_named(name)?.ifindex)))
 }
 
-/// Why a program cannot be attached, in words, with what the operator can do.
+/// Returns why a program cannot be attached, with the remedy.
 fn reason(mode: Mode, error: &shunt_xdp::Error, mtu: u32) -> String {
     use nix::libc;
     match error.errno() {
@@ -145,12 +145,12 @@ fn reason(mode: Mode, error: &shunt_xdp::Error, mtu: u32) -> String {
 }
 
 fn link_pin(ifindex: u32, mode: Mode) -> String {
-    // By number: a BPF file system allows no dots in names, interface names do have them.
+    // By number, because a BPF file system allows no dots in names.
     format!("link_{ifindex}_{mode}")
 }
 
 impl Attachments {
-    /// Attach to the configured interfaces, and detach from others.
+    /// Attaches to the configured interfaces, and detaches from others.
     pub fn attach(
         config: &Softswitch,
         directory: &Directory,
@@ -182,7 +182,7 @@ impl Attachments {
                 wanted.push((name.clone(), link.ifindex));
             }
         }
-        // The program below gets its packets too, and the kernel takes none below one that is above.
+        // The program on the lower interface gets its packets too, and the kernel accepts no program below one that is above.
         wanted.retain(|(name, ifindex)| {
             let is_macvlan = hops.0.kind(*ifindex).is_some_and(|kind| kind.starts_with("macv"));
             let lower = wanted_names(&config.interfaces, hops).find(|(_, other)| hops.0.is_above(*ifindex, *other));
@@ -192,7 +192,7 @@ impl Attachments {
             tracing::info!("{name} is on top of {lower}, whose program gets the packets of {name}: it needs none of its own");
             false
         });
-        // Those of a former process on interfaces that are not wanted any more stay until the start has succeeded.
+        // Links of a former process on unwanted interfaces stay until the start has succeeded.
         let mut unwanted = Vec::new();
         for name in directory.names().into_iter().filter(|name| name.starts_with("link_")) {
             let link = Link::from_fd(directory.get(&name)?);
@@ -349,7 +349,7 @@ impl Attachments {
         self.attached.iter().any(|attached| attached.mode == Mode::Native)
     }
 
-    /// The interfaces' numbers.
+    /// Returns the interfaces' numbers.
     pub fn indexes(&self) -> Vec<u32> {
         self.attached.iter().map(|attached| attached.ifindex).collect()
     }
@@ -360,7 +360,7 @@ impl Attachments {
             .store(u32::from(self.is_native()), Ordering::Release);
     }
 
-    /// Come back to interfaces that were removed and made again under their name, and follow their MAC addresses.
+    /// Attaches again to interfaces that were removed and made again under their name, and follows their MAC addresses.
     pub fn follow(&mut self, directory: &Directory, loaded: &Loaded, hops: &mut KernelHops, settings: &Shared<settings>) {
         if hops.0.link_changes() == self.link_changes {
             return;
@@ -394,7 +394,8 @@ impl Attachments {
         hops.0.attached(self.indexes());
     }
 
-    /// Tell the programs the MAC addresses of the interfaces and of those above them, and of which interfaces frames may have unfinished checksums.
+    /// Tells the programs the MAC addresses of the interfaces and of those above them, and which interfaces may deliver unfinished
+    /// checksums.
     fn write_macs(&mut self, hops: &KernelHops, mut indexes: Vec<u32>) {
         indexes.push(LOOPBACK);
         let mut wanted = BTreeMap::new();
@@ -407,7 +408,7 @@ impl Attachments {
             for (to, mac) in further.iter_mut().zip(&above) {
                 *to = word(*mac);
             }
-            // With more than there is room for, frames to other addresses are relayed too.
+            // If there are more addresses than fit, frames to other addresses are relayed too.
             let own = if above.len() > FURTHER { 0 } else { word(mac) };
             wanted.insert(ifindex, (own, flags, further));
         }
@@ -444,7 +445,7 @@ impl Attachments {
         self.written = wanted;
     }
 
-    /// The interfaces as they are served, with what the kernel has attached now.
+    /// Returns the served interfaces with the present mode of the program.
     pub fn interfaces(&self, hops: &KernelHops) -> Vec<Interface> {
         self.attached
             .iter()

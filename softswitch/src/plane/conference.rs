@@ -1,4 +1,4 @@
-//! Conferences beside the relay: their programs, maps and next hops.
+//! Conferences: their programs, maps and next hops.
 
 use super::PlaneError;
 use super::hops::KernelHops;
@@ -41,10 +41,10 @@ impl Hops for KernelHops {
 }
 
 impl Conference {
-    /// Load the programs over the relay's maps, and adopt what is pinned.
+    /// Loads the programs with the relay's maps, and adopts pinned ones.
     ///
     /// # Errors
-    /// When the kernel takes them not.
+    /// The kernel rejects them.
     pub fn open(config: &Softswitch, directory: &Directory, relay: &programs::Relay, hops: &mut KernelHops) -> Result<Self, PlaneError> {
         let without: &[&str] = if config.packet_limit > 0 {
             &["replicate_native", "replicate_generic"]
@@ -66,7 +66,7 @@ impl Conference {
         Ok(Self { tables, loaded, packets })
     }
 
-    /// What the schema says of the tables' sizes.
+    /// Returns the tables' sizes for the schema.
     pub fn sizes(&self) -> ConferenceSizes {
         let copies = self.tables.capacity() as usize;
         let rows = sizes(copies);
@@ -79,7 +79,7 @@ impl Conference {
     }
 }
 
-/// The relay's constants at their places in the conference object.
+/// Copies the relay's constants into the conference object.
 fn translated(constants: &[Constant]) -> Vec<Constant> {
     use shunt_abi::relay::rodata as from;
     let places = [

@@ -1,5 +1,5 @@
-//! Which programs have written each row of blocklist and allowlist. These rows name a source and no relay port, so programs share them: a row
-//! is deleted when the last program that has written it deletes it.
+//! The programs that have written each row of blocklist and allowlist. These rows name a source and no relay port, so programs share them:
+//! a row is deleted when the last program that has written it deletes it.
 
 use super::ports::Program;
 use shunt_net::Endpoint;
@@ -16,14 +16,14 @@ pub struct Holders {
     look_at: usize,
 }
 
-/// With fewer rows than this, expired ones are left.
+/// With fewer rows than this, expired ones stay.
 const FEW: usize = 4096;
 
 impl Holders {
-    /// The most programs that a softswitch can serve.
+    /// Most programs of a softswitch.
     pub const PROGRAMS: usize = u64::BITS as usize;
 
-    /// A program has written a row. `in_force`: whether a row has not expired.
+    /// Records that a program has written a row. `in_force`: whether a row has not expired.
     pub fn hold(&mut self, program: Program, source: Source, mut in_force: impl FnMut(&Source) -> bool) {
         if self.rows.len() >= self.look_at.max(FEW) && !self.rows.contains_key(&source) {
             self.rows.retain(|source, _| in_force(source));
@@ -32,7 +32,7 @@ impl Holders {
         *self.rows.entry(source).or_default() |= 1 << program;
     }
 
-    /// A program deletes a row; whether no other program has written it too.
+    /// Records that a program deletes a row. Returns whether no other program has written it.
     pub fn release(&mut self, program: Program, source: &Source) -> bool {
         let Some(programs) = self.rows.get_mut(source) else { return true };
         *programs &= !(1 << program);
@@ -43,7 +43,7 @@ impl Holders {
         is_free
     }
 
-    /// Whether programs other than this one have written a row.
+    /// Returns whether other programs have written a row.
     #[must_use]
     pub fn has_others(&self, program: Program, source: &Source) -> bool {
         self.rows.get(source).is_some_and(|programs| programs & !(1 << program) != 0)

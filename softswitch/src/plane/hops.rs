@@ -1,4 +1,4 @@
-//! Next hops between the crate that follows the kernel's routes and the maps that the programs read.
+//! Connects the crate that follows the kernel's routes with the next-hop map of the programs.
 
 use shunt_abi::relay::{nexthop, nexthop_flag, size};
 use shunt_nexthop::{Netlink, NextHops, Row, Rows};
@@ -55,7 +55,7 @@ impl Rows for HopRows {
     }
 }
 
-/// How many rows the table has.
+/// Returns the number of rows of the table.
 pub const ROWS: usize = size::NEXTHOPS.0 as usize;
 
 /// The next hops of relay entries and of conference copies.

@@ -1,6 +1,6 @@
 //! The data plane: relay table, filters, conferences and next hops on the maps of attached programs.
 //!
-//! Programs, maps and attachments are pinned: they go on when this process ends, and the next one adopts them.
+//! Programs, maps and attachments are pinned: they stay when this process ends, and the next one adopts them.
 
 mod attach;
 mod conference;
@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How long an owner counts as alive after its last sign.
+/// How long an owner counts as alive after its last message.
 const OWNER_ALIVE: Duration = Duration::from_secs(1);
 
 /// The data plane cannot be opened or operated.
@@ -49,12 +49,12 @@ pub enum PlaneError {
     Table(#[from] Fault),
     #[error("{0}: {1}")]
     Io(String, #[source] io::Error),
-    /// Starting again changes nothing: the configuration does not fit the host.
+    /// A restart changes nothing: the configuration does not fit the host.
     #[error("{0}")]
     Config(String),
 }
 
-/// A packet that met no entry at a media port.
+/// A packet to a media port without an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearnNotice {
     pub flow: FiveTuple,
@@ -73,31 +73,31 @@ pub struct IdleConfig {
     pub min_ttl: u32,
     pub max_ttl: u32,
     pub client_id: u32,
-    /// Entries that were reported idle, with the time-out that they exceeded.
+    /// Entries reported idle, with the time-out that they exceeded.
     pub reported: BTreeMap<FiveTuple, u64>,
     /// Changes with every change of the attribute.
     pub generation: u64,
 }
 
-/// What clients know of relay entries that the kernel's maps do not hold.
+/// Data of relay entries that the kernel's maps do not hold.
 #[derive(Default)]
 pub struct Notes {
-    /// Entries written with relay_to_from although relay_to says the same.
+    /// Entries written with relay_to_from although relay_to has the same effect.
     pub explicit: HashSet<FiveTuple>,
     handles: HashMap<u32, FiveTuple>,
     handle_of: HashMap<FiveTuple, u32>,
     last_handle: u32,
-    /// Of each program, for IPv4 and IPv6.
+    /// For each program, IPv4 and IPv6.
     pub idle: Vec<[IdleConfig; 2]>,
     /// Woken when an idle attribute changes.
     pub idle_changed: Arc<Notify>,
     pub ports: Ports,
-    /// Which programs have written each row of blocklist and allowlist, where there are several programs.
+    /// The programs that have written each row of blocklist and allowlist, if there are several programs.
     pub holders: Holders,
 }
 
 impl Notes {
-    /// The handle of an entry.
+    /// Returns the handle of an entry.
     pub fn handle(&mut self, key: &FiveTuple) -> u32 {
         if let Some(handle) = self.handle_of.get(key) {
             return *handle;
@@ -113,7 +113,7 @@ impl Notes {
         self.handles.get(&handle).copied()
     }
 
-    /// Forget an entry that is gone.
+    /// Forgets a deleted entry.
     pub fn forget(&mut self, key: &FiveTuple) {
         if let Some(handle) = self.handle_of.remove(key) {
             self.handles.remove(&handle);
@@ -122,7 +122,7 @@ impl Notes {
         self.active(key);
     }
 
-    /// An entry is no longer reported idle.
+    /// Marks an entry as no longer reported idle.
     pub fn active(&mut self, key: &FiveTuple) {
         for idle in &mut self.idle {
             idle[usize::from(key.is_v6())].reported.remove(key);
@@ -135,8 +135,8 @@ impl Notes {
 pub struct OwnerSign(Arc<Shared<settings>>);
 
 impl OwnerSign {
-    /// Some client is there: for a while, its source filters, blocklist and greylist apply. With `of_all`, each program with media ports has its
-    /// owner: for the same time, entries drop packets of other sources.
+    /// Extends the time for which source filters, blocklist and greylist apply. `of_all`: each program with media ports has an owner, so
+    /// entries drop packets of other sources for the same time.
     pub fn alive(&self, of_all: bool) {
         let until = monotonic_ns() + OWNER_ALIVE.as_nanos() as u64;
         self.0
@@ -148,7 +148,7 @@ impl OwnerSign {
     }
 }
 
-/// The data plane. Operations are short; those that can be long go in steps.
+/// The data plane. Operations are short; possibly long ones run in steps.
 pub struct Plane {
     pub relay: RelayTable,
     pub filters: Filters,
@@ -169,10 +169,10 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// Load and attach, or take over what a former process left pinned.
+    /// Loads and attaches, or adopts the pins of a former process.
     ///
     /// # Errors
-    /// When the kernel or an interface does not take it. A start that fails leaves nothing pinned that was not pinned before.
+    /// The kernel or an interface rejects a step. A failed start leaves nothing pinned that was not pinned before.
     pub fn open(config: &Softswitch) -> Result<Self, PlaneError> {
         attach::check_interfaces(&config.interfaces)?;
         let directory = Directory::open(&config.pin_dir)?;
@@ -208,7 +208,7 @@ impl Plane {
         hops.0.finish_adoption();
         match &mut conference {
             Some(conference) => conference.tables.prepare(attachments.indexes()),
-            // The programs that used them are on no interface any more.
+            // No interface has the programs that used them any more.
             None => shunt_replication::unpin(directory),
         }
         let loaded = relay.loaded;
@@ -216,7 +216,7 @@ impl Plane {
         settings.u64_at(0, offset_of!(settings, owner_until)).store(0, Ordering::Release);
         settings.u64_at(0, offset_of!(settings, filters_until)).store(0, Ordering::Release);
         let mut filters = Filters::new(&loaded)?;
-        // Ports may have gone to other calls since the owner of these rows was there.
+        // The relay may have given ports to other calls since the owner of these rows was connected.
         filters.open_up(|_| true)?;
         Ok(Open {
             relay: table,
@@ -235,10 +235,10 @@ impl Plane {
 
     // Clocks
 
-    /// The kernel's tick now.
+    /// Returns the kernel's present tick.
     ///
     /// # Errors
-    /// When the kernel does not run the program that reads it.
+    /// The kernel does not run the program that reads it.
     pub fn clock(&self) -> Result<Clock, Fault> {
         let run = test_run(self.loaded.program("tick")?, &[0; 14], None, 1)?;
         Ok(Clock {
@@ -247,7 +247,7 @@ impl Plane {
         })
     }
 
-    /// The kernel's tick, for entries that begin now: asked for once in the length of a tick. The last one known when the kernel does not say.
+    /// Returns the kernel's tick for new entries, read once per tick, or the last known one.
     pub fn tick(&mut self) -> u32 {
         let now = monotonic_ns();
         if now >= self.next_tick_ns
@@ -261,16 +261,16 @@ impl Plane {
 
     // Owners
 
-    /// What a live owner's signs are given with.
+    /// Returns the handle by which a live owner reports itself.
     #[must_use]
     pub fn owner_sign(&self) -> OwnerSign {
         OwnerSign(Arc::clone(&self.settings))
     }
 
-    /// Nobody owns a program any more: unknown sources are admitted at its ports.
+    /// Admits unknown sources at the ports of a program without an owner.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     pub fn owner_gone(&mut self, program: Program) -> Result<(), Fault> {
         self.settings
             .u64_at(0, offset_of!(settings, owner_until))
@@ -281,31 +281,31 @@ impl Plane {
 
     // Events
 
-    /// A file descriptor that is readable when there are learn notices.
+    /// Returns a file descriptor that is readable when there are learn notices.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// The kernel provides none.
     pub fn notices_fd(&self) -> io::Result<OwnedFd> {
         self.notices.poll_fd().map_err(io::Error::other)
     }
 
-    /// A file descriptor that is readable when there are reports of path MTUs.
+    /// Returns a file descriptor that is readable when there are reports of path MTUs.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// The kernel provides none.
     pub fn path_mtu_fd(&self) -> io::Result<OwnedFd> {
         self.path_mtu.poll_fd().map_err(io::Error::other)
     }
 
-    /// A file descriptor that is readable when routes, neighbours or links have changed.
+    /// Returns a file descriptor that is readable when routes, neighbours or links have changed.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// The kernel provides none.
     pub fn events_fd(&self) -> io::Result<OwnedFd> {
         self.hops.0.as_fd().try_clone_to_owned()
     }
 
-    /// Take up to `limit` learn notices. Returns them, and whether there may be more.
+    /// Reads up to `limit` learn notices. Returns them, and whether there may be more.
     #[must_use]
     pub fn take_notices(&self, limit: usize) -> (Vec<LearnNotice>, bool) {
         let batch = self.notices.take(limit);
@@ -324,7 +324,7 @@ impl Plane {
         (notices, batch.is_full)
     }
 
-    /// Take in path MTUs that the programs have verified. Returns the destinations whose rows moved, and whether there may be more.
+    /// Applies path MTUs that the programs have verified. Returns the destinations with changed rows, and whether there may be more.
     #[must_use]
     pub fn take_path_mtus(&mut self, now: Instant) -> (Vec<Moved>, bool) {
         let mut moved = Vec::new();
@@ -340,7 +340,7 @@ impl Plane {
         (moved, batch.is_full)
     }
 
-    /// Follow route, neighbour and link changes; the destinations whose rows moved.
+    /// Applies route, neighbour and link changes. Returns the destinations with changed rows.
     #[must_use]
     pub fn handle_events(&mut self, now: Instant) -> Vec<Moved> {
         let mut moved = self.hops.0.handle_events(now);
@@ -350,7 +350,7 @@ impl Plane {
         moved
     }
 
-    /// Moves of next hops, to be written into the entries.
+    /// Returns changes of next hops, to be written into the entries.
     #[must_use]
     pub fn moves(moved: &[Moved]) -> Moves {
         let rows: HashMap<(IpAddr, IpAddr), u16> = moved.iter().map(|one| ((one.dst, one.src), one.row())).collect();
@@ -359,15 +359,15 @@ impl Plane {
 
     // The host's output path
 
-    /// A file descriptor that is readable when the host's IPsec policies, routing rules or netfilter rules have changed.
+    /// Returns a file descriptor that is readable when the host's IPsec policies, routing rules or netfilter rules have changed.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// The kernel provides none.
     pub fn policy_fd(&self) -> io::Result<OwnedFd> {
         self.policy.as_fd().try_clone_to_owned()
     }
 
-    /// Takes in such changes; returns whether the entries have to be judged again, by [`Plane::hold_back`].
+    /// Reads such changes. Returns whether the entries must be checked again, by [`Plane::hold_back`].
     pub fn follow_policy(&mut self) -> bool {
         let changed = self.policy.follow();
         if changed {
@@ -383,38 +383,39 @@ impl Plane {
         }
     }
 
-    /// Why the kernel has to send the packets of an entry; none when the programs may.
+    /// Returns why the kernel must send the packets of an entry, if it must.
     pub fn denies(&mut self, entry: &RelayEntry) -> Option<String> {
         denies(&mut self.policy, entry)
     }
 
-    /// Why the kernel has to send packets from `src` to `dst`, wherever they come from.
+    /// Returns why the kernel must send packets from `src` to `dst`, whatever their origin.
     pub fn denies_output(&mut self, src: Endpoint, dst: Endpoint) -> Option<String> {
         let leaving = flow(src, dst, None);
         self.policy.denies(&flow(dst, src, None), &leaving)
     }
 
-    /// Holds back the entries whose packets the kernel has to send, in steps; returns whether all have been judged.
+    /// Holds back the entries whose packets the kernel must send, in steps. Returns whether all have been checked.
     ///
     /// # Errors
-    /// When the kernel cannot be asked.
+    /// The kernel rejects a lookup or write.
     pub fn hold_back(&mut self, cursor: &mut Cursor, more: impl FnMut() -> bool) -> Result<bool, Fault> {
         let Self { relay, hops, policy, .. } = self;
         relay.hold_back(hops, cursor, |entry| denies(policy, entry).is_some(), more)
     }
 
-    /// Sizes of the conference tables, where there are any.
+    /// Returns the sizes of the conference tables, if there are any.
     #[must_use]
     pub fn conference_sizes(&self) -> Option<ConferenceSizes> {
         self.conference.as_ref().map(Conference::sizes)
     }
 
-    /// The conference tables with what their changes need.
+    /// Returns the conference tables and the objects that their changes need.
     pub fn conference_tables(&mut self) -> Option<(&mut Replication, &mut KernelHops)> {
         Some((&mut self.conference.as_mut()?.tables, &mut self.hops))
     }
 
-    /// Take up to `limit` frames of conference packets that are for the agent. Returns those whose streams still have rows, and whether there may be more.
+    /// Reads up to `limit` frames of conference packets for the agent. Returns those whose streams still have rows, and whether there may
+    /// be more.
     #[must_use]
     pub fn take_agent_frames(&self, limit: usize) -> (Vec<Vec<u8>>, bool) {
         let Some(conference) = &self.conference else {
@@ -430,10 +431,10 @@ impl Plane {
         (frames, batch.is_full)
     }
 
-    /// A file descriptor that is readable when there are conference packets for the agent.
+    /// Returns a file descriptor that is readable when there are conference packets for the agent.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// The kernel provides none.
     pub fn agent_fd(&self) -> io::Result<Option<OwnedFd>> {
         self.conference
             .as_ref()
@@ -443,20 +444,20 @@ impl Plane {
 
     // Counters
 
-    /// Counters of the whole data plane since the maps were made.
+    /// Returns counters of the whole data plane since the maps were made.
     #[must_use]
     pub fn totals(&self) -> Totals {
         read_totals(&self.totals)
     }
 
-    /// Packets of conferences that the agent got.
+    /// Returns the conference packets that the agent got.
     #[must_use]
     pub fn agent_counts(&self) -> AgentCounts {
         let counts = self.conference.as_ref().map(|conference| conference.tables.agent_counts());
         counts.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The interfaces with the program on them.
+    /// Returns the interfaces with the program.
     #[must_use]
     pub fn interfaces(&self) -> Vec<Interface> {
         self.attachments.interfaces(&self.hops)
@@ -480,7 +481,7 @@ fn denies(policy: &mut HostPolicy, entry: &RelayEntry) -> Option<String> {
     policy.denies(&flow(entry.key.src, entry.key.dst, None), &flow(entry.src, entry.dst, entry.dscp))
 }
 
-/// A plane that is complete but for its directory, which its caller still needs to clean up after an error.
+/// A plane without its directory, which its caller must clean up after an error.
 struct Open {
     relay: RelayTable,
     filters: Filters,
@@ -496,7 +497,7 @@ struct Open {
 }
 
 impl Open {
-    /// programs: how many are served.
+    /// Assembles the plane. `programs`: how many are served.
     fn with(self, directory: Directory, programs: usize) -> Plane {
         Plane {
             filters: self.filters,

@@ -1,20 +1,19 @@
-//! Which program each relay port belongs to: the one whose client has written its media range.
+//! The program of each relay port: the one whose client has written its media range.
 //!
-//! A softswitch may serve several programs, each to an agent of its own. They share the relay table; notices and source
-//! filters go by the port.
+//! A softswitch may serve several programs, one for each agent. They share the relay table; notices and source filters depend on the port.
 
 use shunt_net::Endpoint;
 use shunt_relay_table::MediaRange;
 use std::collections::BTreeMap;
 
-/// A program that is served, by its place in `softswitch.programs`.
+/// A served program, by its position in `softswitch.programs`.
 pub type Program = usize;
 
-/// A media range and its priority, which makes no difference here.
+/// A media range and its priority, which has no effect here.
 pub type Name = (MediaRange, u32);
 
-/// The media ranges, and the program of each. Those that a former process left belong to nobody until a program writes them again, unless
-/// there is only one.
+/// The media ranges, and the program of each. Ranges of a former process have no program until one writes them again, unless there is only
+/// one program.
 #[derive(Debug, Default)]
 pub struct Ports {
     rows: BTreeMap<Name, Option<Program>>,
@@ -26,7 +25,7 @@ fn covers(range: &MediaRange, end: &Endpoint) -> bool {
 }
 
 impl Ports {
-    /// The ranges that a former process left. `programs`: how many are served.
+    /// Adopts the ranges of a former process. `programs`: how many are served.
     #[must_use]
     pub fn adopt<'a>(ranges: impl IntoIterator<Item = &'a MediaRange>, programs: usize) -> Self {
         let are_all_one = programs == 1;
@@ -37,19 +36,19 @@ impl Ports {
         }
     }
 
-    /// Whether a program has this range at this priority.
+    /// Returns whether a program has this range at this priority.
     #[must_use]
     pub fn has(&self, program: Program, name: &Name) -> bool {
         self.rows.get(name) == Some(&Some(program))
     }
 
-    /// Whether the range is there for anybody.
+    /// Returns whether the range exists for any program.
     #[must_use]
     pub fn is_used(&self, range: &MediaRange) -> bool {
         self.rows.keys().any(|(other, _)| other == range)
     }
 
-    /// A program's ranges of one IP version.
+    /// Returns a program's ranges of one IP version.
     #[must_use]
     pub fn of(&self, program: Program, v6: bool) -> Vec<Name> {
         let rows = self
@@ -59,7 +58,7 @@ impl Ports {
         rows.map(|(name, _)| *name).collect()
     }
 
-    /// Another program with a range that overlaps this one, and that range.
+    /// Returns another program with an overlapping range, and that range.
     #[must_use]
     pub fn rival(&self, program: Program, range: &MediaRange) -> Option<(Program, MediaRange)> {
         self.rows.iter().find_map(|((other, _), owner)| {
@@ -68,7 +67,7 @@ impl Ports {
         })
     }
 
-    /// A program has written a range that has no rival.
+    /// Records that a program has written a range without a rival.
     pub fn insert(&mut self, program: Program, name: Name) {
         self.rows.retain(|(range, _), owner| owner.is_some() || *range != name.0);
         self.rows.insert(name, Some(program));
@@ -78,7 +77,7 @@ impl Ports {
         self.rows.remove(name);
     }
 
-    /// The program that a port of the relay belongs to. The first one has the ports that are in no range, as those of conferences.
+    /// Returns the program of a relay port. Ports without a range, such as those of conferences, belong to the first one.
     #[must_use]
     pub fn program_of(&self, end: &Endpoint) -> Option<Program> {
         if self.are_all_one {
@@ -88,7 +87,7 @@ impl Ports {
         row.map_or(Some(0), |(_, owner)| *owner)
     }
 
-    /// The programs that have ports.
+    /// Returns the programs with ports.
     pub fn programs(&self) -> impl Iterator<Item = Program> {
         self.rows.values().flatten().copied()
     }

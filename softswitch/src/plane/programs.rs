@@ -1,7 +1,7 @@
-//! Loading the programs, and adopting what a former process has left pinned.
+//! Loads the programs, and adopts pins of a former process.
 //!
-//! Every map is pinned under its name, every program below `programs/`. Programs are used again when the same object with the same
-//! constants loaded them: verifying them takes most of a start. The map `limits`, whose pin carries that object's fingerprint, says so.
+//! Every map is pinned under its name, every program below `programs/`. Programs are used again if the same object with the same constants
+//! loaded them, because verifying them takes most of a start. The pin of the map `limits` carries the fingerprint of that object.
 
 use crate::config::{Softswitch, SourceMismatch};
 use crate::plane::PlaneError;
@@ -22,15 +22,15 @@ const LIMITS: &str = "limits";
 const CHUNK: usize = size::CHUNK_PORTS.0 as usize;
 /// RTP clock in Hz assumed for the payload types 96 to 127.
 const DYNAMIC_CLOCK: u32 = 8000;
-/// A packet limit is kept over windows of about this many milliseconds.
+/// Window of a packet limit, approximately, in milliseconds.
 const LIMIT_WINDOW_MS: f64 = 250.0;
 /// Seconds without a packet after which an entry no longer drops packets of other sources.
 const IDLE_MISMATCH_S: f64 = 5.0;
 
-/// The relay's object, loaded.
+/// The loaded object of the relay.
 pub struct Relay {
     pub loaded: Loaded,
-    /// Constants of the relay's programs, which those of conferences share.
+    /// Constants of the relay's programs, which the conference programs share.
     pub constants: Vec<Constant>,
     /// Whether the maps are new.
     pub fresh: bool,
@@ -43,7 +43,7 @@ fn constant(offset: usize, bytes: &[u8]) -> Constant {
     }
 }
 
-/// The TTL or hop limit that this host gives its own packets: packets of the relay server would leave with it.
+/// Returns the TTL or hop limit of this host's own packets, with which packets of the relay server would leave.
 fn host_value(name: &str) -> u8 {
     const USUAL: u8 = 64;
     let text = fs::read_to_string(Path::new("/proc/sys/net").join(name));
@@ -56,7 +56,7 @@ fn host_value(name: &str) -> u8 {
 fn constants(config: &Softswitch, slots: usize) -> Vec<Constant> {
     let tick = tick_ms();
     let window = (LIMIT_WINDOW_MS / tick).round_ties_even().max(1.0);
-    // The tick is measured: a whole number of packets must not become one more.
+    // The tick is measured, so rounding must not add a packet.
     let in_window = (f64::from(config.packet_limit) * window * tick / 1000.0 - 1e-3).ceil();
     let ticks: Vec<u8> = tick_table(DYNAMIC_CLOCK).iter().flat_map(|tick| tick.to_ne_bytes()).collect();
     let number = |offset, value: u32| constant(offset, &value.to_ne_bytes());
@@ -76,10 +76,10 @@ fn constants(config: &Softswitch, slots: usize) -> Vec<Constant> {
     ]
 }
 
-/// Load the relay's programs on new maps, or on those that are pinned.
+/// Loads the relay's programs on new maps, or on the pinned ones.
 ///
 /// # Errors
-/// When the kernel takes them not; nothing that this call pinned is left then.
+/// The kernel rejects them; pins of this call are removed.
 pub fn relay(directory: &Directory, config: &Softswitch) -> Result<Relay, PlaneError> {
     let mut chunks = chunk_count(config.capacity);
     let fresh = match pinned_mark(directory)? {
@@ -96,7 +96,7 @@ pub fn relay(directory: &Directory, config: &Softswitch) -> Result<Relay, PlaneE
             false
         }
         None => {
-            // Otherwise the rest of a start that did not finish.
+            // Otherwise the remains of an incomplete start.
             remove_all(directory);
             true
         }
@@ -137,7 +137,7 @@ pub fn relay(directory: &Directory, config: &Softswitch) -> Result<Relay, PlaneE
     Ok(Relay { loaded, constants, fresh })
 }
 
-/// Unpin what a start that failed has pinned.
+/// Removes the pins of a failed start.
 pub fn undo(directory: &Directory, fresh: bool) {
     if fresh {
         remove_all(directory);
@@ -146,7 +146,7 @@ pub fn undo(directory: &Directory, fresh: bool) {
     }
 }
 
-/// The mark of pinned maps that can be adopted.
+/// Returns the mark of pinned maps that can be adopted.
 fn pinned_mark(directory: &Directory) -> Result<Option<layout_mark>, PlaneError> {
     if !directory.has("layout") {
         return Ok(None);
@@ -155,7 +155,7 @@ fn pinned_mark(directory: &Directory) -> Result<Option<layout_mark>, PlaneError>
     if mark.magic == layout::LAYOUT_MAGIC.0 && mark.version == layout::LAYOUT_VERSION.0 {
         return Ok(Some(mark));
     }
-    // A mark of zeros was never written: a start that did not finish.
+    // A mark of zeros was never written, because the start did not finish.
     if mark.magic != 0 {
         tracing::warn!(
             "the tables pinned in {} have layout {}, this program has {}: they are removed, and media goes through the relay until the \
@@ -168,8 +168,8 @@ fn pinned_mark(directory: &Directory) -> Result<Option<layout_mark>, PlaneError>
     Ok(None)
 }
 
-/// Load an object on the maps that are pinned and those given in `load.reuse`, or take the programs that the very same has loaded.
-/// Maps and programs are pinned.
+/// Loads an object on the pinned maps and those in `load.reuse`, or uses the programs that the same object has loaded. Maps and programs
+/// are pinned.
 pub fn load_once(directory: &Directory, load: &Load<'_>, kind: &str) -> Result<Loaded, PlaneError> {
     let names = map_names(load.object)?;
     let mark = format!("{LIMITS}_{kind}_{:016x}", fingerprint(load));
@@ -224,7 +224,7 @@ pub fn load_once(directory: &Directory, load: &Load<'_>, kind: &str) -> Result<L
     }
     .load()?;
     for (name, fd) in &loaded.maps {
-        // The layout's mark is pinned last but for the programs: without it the maps are no table.
+        // The layout's mark is the last pinned map: without it the maps are not a table.
         if is_pinned(name) && !shared.contains(name) && !pinned.contains_key(name) && !is_mark(name) {
             directory.pin(name, fd)?;
         }
@@ -245,7 +245,7 @@ fn is_mark(name: &str) -> bool {
     name.ends_with("layout")
 }
 
-/// Whether a map is pinned under its name: constants are the programs' own, and `limits` belongs to a fingerprint.
+/// Returns whether a map is pinned under its name. Constants belong to the programs, and `limits` to a fingerprint.
 fn is_pinned(name: &str) -> bool {
     !name.contains(".rodata") && name != LIMITS
 }
@@ -270,7 +270,7 @@ fn forget_programs(directory: &Directory, kind: &str) {
     directory.remove(&format!("{PROGRAMS}/{kind}"));
 }
 
-/// Detach the programs that are attached from here, and unpin everything, whatever its layout. What is noted of interfaces stays.
+/// Detaches the programs that were attached from this directory, and unpins everything of any layout. Notes about interfaces stay.
 pub fn remove_all(directory: &Directory) {
     for name in directory.names() {
         if name.starts_with("link_")
@@ -279,15 +279,15 @@ pub fn remove_all(directory: &Directory) {
             Link::from_fd(fd).detach();
         }
     }
-    // The mark goes first: a rest without it is no table.
+    // The mark is removed first: the rest without it is not a table.
     directory.remove("layout");
     for name in directory.names().iter().filter(|name| !is_note(name)) {
         directory.remove(name);
     }
 }
 
-/// Take out of the kernel what a softswitch has left: programs, maps with all entries, settings of interfaces, neighbours that the kernel keeps
-/// resolved. Media goes to the relay from then on. Returns whether there was anything.
+/// Removes the remains of a softswitch from the kernel: programs, maps with all entries, settings of interfaces, and neighbours that the
+/// kernel keeps resolved. Media goes to the relay from then on. Returns whether there was anything.
 ///
 /// # Errors
 /// A softswitch runs with this directory.

@@ -1,4 +1,4 @@
-//! Where a packet would go: the program's own answer, run on a packet of that 5-tuple.
+//! Where a packet would go: the program's answer to a packet of a 5-tuple.
 
 use super::Plane;
 use shunt_net::{Endpoint, FiveTuple, octets};
@@ -22,10 +22,10 @@ pub struct Trace {
 }
 
 impl Plane {
-    /// What the program does with a packet of this 5-tuple now. Nothing is counted.
+    /// Runs the program on a packet of this 5-tuple, without counting.
     ///
     /// # Errors
-    /// When the kernel does not run the program.
+    /// The kernel does not run the program.
     pub fn trace(&self, key: &FiveTuple) -> Result<Trace, Fault> {
         if key.src.addr.is_ipv6() != key.dst.addr.is_ipv6() {
             return Ok(Trace {
@@ -69,7 +69,7 @@ fn ones_sum(bytes: &[u8], mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// An Ethernet frame with an RTP-like UDP packet of this 5-tuple, its checksums right.
+/// Makes an Ethernet frame with an RTP-like UDP packet of this 5-tuple and correct checksums.
 fn sample_packet(key: &FiveTuple) -> Vec<u8> {
     let length = (8 + PAYLOAD.len()) as u16;
     let (src, dst) = (octets(key.src.addr), octets(key.dst.addr));
@@ -106,7 +106,7 @@ fn sample_packet(key: &FiveTuple) -> Vec<u8> {
     frame
 }
 
-/// Source and destination of a frame that the program has rewritten.
+/// Returns source and destination of a frame that the program has rewritten.
 fn read_packet(frame: &[u8]) -> Option<(Endpoint, Endpoint)> {
     let mut at = ETHERNET;
     let mut kind = frame.get(12..14)?;

@@ -1,4 +1,4 @@
-//! What the tables of conferences have in common, and how their faults are told.
+//! Common parts of the conference tables, and their errors.
 
 use super::{Row, Table};
 use crate::plane::Plane;
@@ -7,23 +7,23 @@ use shunt_bfrt::values::{COUNTER_BYTES, COUNTER_PKTS, Data, sized, stream};
 use shunt_bfrt::{BfrtError, Code, pb};
 use shunt_replication::{Counted, Fault, Replication};
 
-/// The tables of conferences; there are no tables without them.
+/// Returns the conference tables.
 ///
 /// # Errors
-/// Where there are none.
+/// There are none.
 pub fn tables(plane: &Plane) -> Result<&Replication, BfrtError> {
     plane.conference.as_ref().map(|conference| &conference.tables).ok_or_else(none)
 }
 
-/// The same, to be changed.
+/// Returns the conference tables for a change.
 ///
 /// # Errors
-/// Where there are none.
+/// There are none.
 pub fn tables_mut(plane: &mut Plane) -> Result<&mut Replication, BfrtError> {
     plane.conference.as_mut().map(|conference| &mut conference.tables).ok_or_else(none)
 }
 
-/// The error where there are no conferences.
+/// Returns the error without conferences.
 pub fn none() -> BfrtError {
     BfrtError::new(
         Code::Unsupported,
@@ -31,7 +31,7 @@ pub fn none() -> BfrtError {
     )
 }
 
-/// The error for a change that was refused.
+/// Returns the error of a rejected change.
 pub fn fault(fault: Fault) -> BfrtError {
     let (code, text) = match fault {
         Fault::Exists(text) => (Code::Exists, text),
@@ -47,15 +47,17 @@ pub fn fault(fault: Fault) -> BfrtError {
     BfrtError::new(code, text)
 }
 
-/// The action of data, and its parameters by name; absent ones are zero.
+/// The action of data, and its parameters by name; missing ones are zero.
 pub struct Given<'a> {
     action: &'a schema::Action,
     data: &'a Data<'a>,
 }
 
 impl<'a> Given<'a> {
+    /// Decodes the action.
+    ///
     /// # Errors
-    /// When there is no action, or a counter is not set to zero.
+    /// There is no action, or a counter is not set to zero.
     pub fn of(table: &dyn Table, data: &'a Data<'a>) -> Result<Self, BfrtError> {
         let name = &table.schema().name;
         let action = data
@@ -89,12 +91,12 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Whether data names a counter, which starts it again.
+/// Returns whether data names a counter, which resets it.
 pub fn names_counter(data: &Data<'_>) -> bool {
     data.has(COUNTER_PKTS) || data.has(COUNTER_BYTES)
 }
 
-/// A row of an action whose parameters are numbers, with its counters.
+/// Encodes a row of an action with number parameters and counters.
 pub fn counted_row(key: Vec<pb::KeyField>, action: &schema::Action, value: impl Fn(&str) -> u64, counted: &Counted) -> Row {
     let mut data: Vec<pb::DataField> = action.fields.iter().map(|field| sized(field, value(&field.name))).collect();
     data.push(stream(COUNTER_BYTES, counted.bytes.to_be_bytes()));
@@ -106,18 +108,18 @@ pub fn counted_row(key: Vec<pb::KeyField>, action: &schema::Action, value: impl 
     }
 }
 
-/// The action of a table that is not for the default entry.
+/// Returns the action of a table that is not for the default entry.
 ///
 /// # Errors
-/// When there is none.
+/// There is none.
 pub fn action(schema: &schema::Table, name: &str) -> Result<schema::Action, schema::SchemaError> {
     schema.actions.named(name).cloned()
 }
 
-/// Numbers of an array field that fit its width; absent is empty.
+/// Returns the numbers of an array field; a missing field is empty.
 ///
 /// # Errors
-/// For one that is too wide.
+/// A number exceeds the field's width.
 pub fn numbers(table: &schema::Table, data: &Data<'_>, name: &str) -> Result<Vec<u32>, BfrtError> {
     let Some(field) = table.data.find(name) else {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! `copy`: what a copy for a receiver becomes, by the stream's number and the RID.
+//! `copy`: the rewrite of a copy for a receiver, by the stream's number and the RID.
 
 use super::conference::{Given, action, counted_row, fault, names_counter, none, tables, tables_mut};
 use super::{Each, Position, Row, Table, Undo, address, next_key};
@@ -24,7 +24,7 @@ fn name(key: &Key<'_>) -> Name {
     }
 }
 
-/// Pairs of payload types as they stand in the field: an octet each, the first pair in the lowest two.
+/// Encodes pairs of payload types: an octet each, the first pair in the lowest two.
 fn pairs(number: u64) -> [(u8, u8); PAYLOAD_TYPES] {
     std::array::from_fn(|n| ((number >> (16 * n + 8)) as u8, (number >> (16 * n)) as u8))
 }
@@ -49,7 +49,7 @@ impl Copies {
         })
     }
 
-    /// Whether the programs may send these copies: nothing else can.
+    /// Returns whether the programs may send these copies: nothing else can.
     fn permitted(&self, plane: &mut Plane, rewrite: &Rewrite) -> Result<(), BfrtError> {
         let Some(why) = plane.denies_output(rewrite.src, rewrite.dst) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `layer`: which layer a template (of a dependency descriptor, or a temporal id) is.
+//! `layer`: the layer of a template (of a dependency descriptor, or a temporal id).
 
 use super::conference::{Given, action, counted_row, fault, names_counter, tables, tables_mut};
 use super::{Change, Each, Position, Row, Table, Undo, next_key};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// `$MATCH_PRIORITY`.
 const PRIORITY: u32 = 65537;
 
-/// The media ports of one IP version that a program has.
+/// The media ports of one IP version of a program.
 pub struct Media {
     schema: Arc<schema::Table>,
     program: Program,
@@ -34,7 +34,7 @@ fn name(key: &Key<'_>) -> Name {
 }
 
 fn add(plane: &mut Plane, program: Program, name: Name) -> Result<(), Fault> {
-    // The same ports may be there at another priority.
+    // The same ports may exist at another priority.
     if !plane.relay.media().contains(&name.0) {
         plane.relay.add_media(name.0)?;
     }

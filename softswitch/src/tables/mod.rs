@@ -1,7 +1,7 @@
-//! The tables of the schema, each in a file of its own.
+//! The tables of the schema, each in its own file.
 //!
-//! To add a table: a file here with an implementation of [`Table`], its description in `schema/*.json`, and a line in
-//! [`Registry::new`]. The server needs no change.
+//! To add a table: a file here with an implementation of [`Table`], its description in `schema/*.json`, and a line in [`Registry::new`].
+//! The server needs no change.
 
 mod allowlist;
 mod blocklist;
@@ -38,12 +38,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use timed::Timed;
 
-/// Brings an entry back to how it was.
+/// Restores an entry.
 pub type Undo = Box<dyn FnOnce(&mut Plane) -> Result<(), BfrtError> + Send>;
-/// Where a scan is that goes in steps; what is in it is the table's own.
+/// Position of a scan that runs in steps; its content belongs to the table.
 pub type Position = Option<Box<dyn Any + Send>>;
 
-/// What an update does to an entry.
+/// The operation of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Insert,
@@ -54,7 +54,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The driver's words for an update that failed.
+    /// The driver's text for a failed update.
     #[must_use]
     pub fn failed(self) -> &'static str {
         match self {
@@ -66,54 +66,55 @@ impl Change {
     }
 }
 
-/// One entry as it is read. The server leaves out what a request does not want.
+/// One entry as read. The server omits what a request does not want.
 pub struct Row {
     pub key: Vec<pb::KeyField>,
     pub action: u32,
     pub data: Vec<pb::DataField>,
 }
 
-/// A step of a scan tells whether it wants more.
+/// Returned by a step of a scan: whether it wants more.
 pub type Each<'a> = &'a mut dyn FnMut(Row) -> ControlFlow<()>;
 
-/// One table of the schema. An operation succeeds whole or changes nothing. What a table does not override is not supported there.
+/// One table of the schema. An operation succeeds as a whole or has no effect. Methods that a table does not override are not supported
+/// there.
 pub trait Table: Send + Sync + 'static {
     fn schema(&self) -> &Arc<schema::Table>;
 
-    /// Whether there is an entry with this key.
+    /// Returns whether there is an entry with this key.
     ///
     /// # Errors
-    /// With the code that the client is given, as everywhere here.
+    /// With the code for the client, as in all methods.
     fn has(&self, plane: &Plane, key: &Key<'_>) -> Result<bool, BfrtError>;
 
-    /// Add an entry.
+    /// Adds an entry.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn insert(&self, _plane: &mut Plane, _key: &Key<'_>, _data: &Data<'_>) -> Result<(), BfrtError> {
         Err(self.unsupported(Change::Insert))
     }
 
-    /// Change an entry. reset: its counters start again.
+    /// Modifies an entry. `reset`: its counters restart.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn modify(&self, _plane: &mut Plane, _key: &Key<'_>, _data: &Data<'_>, _reset: bool) -> Result<(), BfrtError> {
         Err(self.unsupported(Change::Modify))
     }
 
-    /// Delete an entry.
+    /// Deletes an entry.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn delete(&self, _plane: &mut Plane, _key: &Key<'_>) -> Result<(), BfrtError> {
         Err(self.unsupported(Change::Delete))
     }
 
-    /// Go on with deleting all entries until `more` says no; whether all are out.
+    /// Continues to delete all entries until `more` returns false. Returns whether all are deleted.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn clear(&self, _plane: &mut Plane, _at: &mut Position, _more: &mut dyn FnMut() -> bool) -> Result<bool, BfrtError> {
         Err(BfrtError::new(
             Code::Unsupported,
@@ -121,56 +122,56 @@ pub trait Table: Send + Sync + 'static {
         ))
     }
 
-    /// What brings the entry with this key, absent or not, back to how it is now.
+    /// Returns what restores the entry with this key, or its absence.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn undo(&self, _plane: &Plane, _key: &Key<'_>) -> Result<Undo, BfrtError> {
         Ok(Box::new(|_| Ok(())))
     }
 
-    /// What brings all entries back, one by one, for a clear that is to be rolled back.
+    /// Returns what restores all entries, one by one, for the rollback of a clear.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn undo_all(&self, _plane: &Plane) -> Result<Vec<Undo>, BfrtError> {
         Ok(Vec::new())
     }
 
-    /// `undo_all`, in steps: goes on until `more` says no; whether that is all.
+    /// `undo_all` in steps: continues until `more` returns false. Returns whether it is complete.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn undo_some(&self, plane: &Plane, _at: &mut Position, _more: &mut dyn FnMut() -> bool) -> Result<(Vec<Undo>, bool), BfrtError> {
         Ok((self.undo_all(plane)?, true))
     }
 
-    /// An entry.
+    /// Returns an entry.
     ///
     /// # Errors
     /// `NotFound`.
     fn read(&self, plane: &Plane, key: &Key<'_>) -> Result<Row, BfrtError>;
 
-    /// Go on with a scan over all entries until `each` breaks it off; whether it is at its end.
+    /// Continues a scan over all entries until `each` breaks it off. Returns whether it is complete.
     ///
     /// # Errors
-    /// As the driver has them.
+    /// As in the driver.
     fn scan(&self, _plane: &Plane, _at: &mut Position, _each: Each<'_>) -> Result<bool, BfrtError> {
         Ok(true)
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     ///
     /// # Errors
-    /// Where the driver does not say.
+    /// The driver does not report it.
     fn usage(&self, _plane: &Plane) -> Result<usize, BfrtError> {
         Err(BfrtError::new(Code::Unsupported, "Unable to get usage"))
     }
 
-    /// The default entry, behind all others.
+    /// Returns the default entry, which follows all others.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// It cannot be read.
     fn default_entry(&self, _plane: &Plane) -> Result<Option<Row>, BfrtError> {
         let default = self.schema().actions.iter().find(|action| action.default_only);
         Ok(default.map(|action| Row {
@@ -180,17 +181,17 @@ pub trait Table: Send + Sync + 'static {
         }))
     }
 
-    /// Whether the default entry can be written, as what it is.
+    /// Returns whether the default entry may be written with its present value.
     fn has_default(&self) -> bool {
         false
     }
 
-    /// The 5-tuple of a key, where entries have handles.
+    /// Returns the 5-tuple of a key, if entries have handles.
     fn handle_key(&self, _key: &Key<'_>) -> Option<FiveTuple> {
         None
     }
 
-    /// An entry by its handle's 5-tuple.
+    /// Returns an entry by its handle's 5-tuple.
     ///
     /// # Errors
     /// `NotFound`.
@@ -198,30 +199,30 @@ pub trait Table: Send + Sync + 'static {
         Err(self.absent())
     }
 
-    /// Prepare the data plane for inserts of these keys.
+    /// Prepares the data plane for inserts of these keys.
     fn prepare(&self, _plane: &mut Plane, _new: &[(&Key<'_>, &Data<'_>)]) {}
 
-    /// Which idle attribute the table has: 0 for IPv4, 1 for IPv6.
+    /// Returns the number of the table's idle attribute: 0 for IPv4, 1 for IPv6.
     fn idle(&self) -> Option<usize> {
         None
     }
 
-    /// The key of a flow, for idle notices.
+    /// Returns the key of a flow, for idle notices.
     fn flow_key(&self, _flow: &FiveTuple) -> Vec<pb::KeyField> {
         Vec::new()
     }
 
-    /// The error for an entry that is not there.
+    /// Returns the error for a missing entry.
     fn absent(&self) -> BfrtError {
         BfrtError::new(Code::NotFound, format!("Entry not found in table:{}", self.schema().name))
     }
 
-    /// The error for a change that the table does not take.
+    /// Returns the error for a change that the table does not support.
     fn unsupported(&self, change: Change) -> BfrtError {
         BfrtError::new(Code::Unsupported, format!("{} table:{}", change.failed(), self.schema().name))
     }
 
-    /// The error for what the relay table said of an entry.
+    /// Converts an error of the relay table.
     fn fault(&self, change: Change, fault: &Fault) -> BfrtError {
         let table = &self.schema().name;
         let (code, why) = match fault {
@@ -238,7 +239,7 @@ pub trait Table: Send + Sync + 'static {
     }
 }
 
-/// The next key of a list that is made once, at the beginning of a scan.
+/// Returns the next key of a list that is made at the beginning of a scan.
 ///
 /// # Errors
 /// Those of `list`.
@@ -251,7 +252,7 @@ pub fn next_key<K: Send + 'static>(at: &mut Position, list: impl FnOnce() -> Res
     Ok(at.as_mut().and_then(|keys| keys.downcast_mut::<Vec<K>>()).and_then(Vec::pop))
 }
 
-/// An address of a key or of data, as bytes of one of the two lengths.
+/// Returns an address as bytes of one of the two lengths.
 #[must_use]
 pub fn address(bytes: &[u8]) -> IpAddr {
     match (<[u8; 4]>::try_from(bytes), <[u8; 16]>::try_from(bytes)) {
@@ -261,13 +262,13 @@ pub fn address(bytes: &[u8]) -> IpAddr {
     }
 }
 
-/// A number of a port's width.
+/// Returns a number of a port's width.
 #[must_use]
 pub fn port(bytes: &[u8]) -> u16 {
     number(bytes) as u16
 }
 
-/// The 5-tuple of a key whose first four fields are source and destination address, source and destination port.
+/// Returns the 5-tuple of a key whose first four fields are source and destination address, source and destination port.
 #[must_use]
 pub fn flow(key: &Key<'_>) -> FiveTuple {
     FiveTuple::new(
@@ -276,7 +277,7 @@ pub fn flow(key: &Key<'_>) -> FiveTuple {
     )
 }
 
-/// The key fields 1 to 4 of a 5-tuple.
+/// Returns the key fields 1 to 4 of a 5-tuple.
 #[must_use]
 pub fn flow_fields(flow: &FiveTuple) -> Vec<pb::KeyField> {
     vec![
@@ -295,10 +296,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Every table that a program has.
+    /// Makes every table of a program.
     ///
     /// # Errors
-    /// When the schema lacks one of them.
+    /// The schema lacks one of them.
     pub fn new(schema: Schema, program: Program) -> Result<Self, SchemaError> {
         let mut all = Self {
             program,
@@ -351,23 +352,23 @@ impl Registry {
         Ok(())
     }
 
-    /// A table of the schema that is served here; None for one that is only described.
+    /// Returns a table that is served here; `None` for one that is only described.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&dyn Table> {
         self.tables.get(&id).map(|table| &**table)
     }
 
-    /// All tables.
+    /// Returns all tables.
     pub fn all(&self) -> impl Iterator<Item = &dyn Table> {
         self.tables.values().map(|table| &**table)
     }
 }
 
 impl Registry {
-    /// The description of a table.
+    /// Returns the description of a table.
     ///
     /// # Errors
-    /// When there is none with this id.
+    /// There is none with this id.
     pub fn described(&self, id: u32) -> Result<&Arc<schema::Table>, BfrtError> {
         self.schema
             .table_by_id(id)

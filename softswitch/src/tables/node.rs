@@ -61,7 +61,7 @@ impl Kind for Nodes {
                 (None, false) => Ok(()),
             }
             .map_err(fault)?;
-            // A node that was deleted had left its tree.
+            // A deleted node had left its tree.
             match tree {
                 Some((mgid, members)) if !there => tables.modify_tree(mgid, &members).map_err(fault),
                 _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What the packet replication engine's tables have in common: entries named by a number.
+//! Common parts of the packet replication engine's tables: entries named by a number.
 
 use super::conference::tables;
 use super::{Each, Position, Row, Table, Undo, next_key};

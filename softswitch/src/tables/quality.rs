@@ -1,4 +1,4 @@
-//! `softswitch.quality` and `quality6`: what was counted on relay entries, and reception after RFC 3550. Read only.
+//! `softswitch.quality` and `quality6`: counters of relay entries, and reception by RFC 3550. Read only.
 
 use super::{Change, Each, Position, Row, Table, flow, flow_fields};
 use crate::plane::Plane;

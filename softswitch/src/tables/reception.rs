@@ -1,4 +1,4 @@
-//! `softswitch.reception` and `reception6`: how conference streams were received (RFC 3550). Read only.
+//! `softswitch.reception` and `reception6`: reception of conference streams (RFC 3550). Read only.
 
 use super::conference::{fault, tables};
 use super::streams::{keys, stream_fields, stream_key};

@@ -1,4 +1,4 @@
-//! `relay` and `relay6`: 5-tuples and where their packets go.
+//! `relay` and `relay6`: 5-tuples and the destinations of their packets.
 
 use super::{Change, Each, Position, Row, Table, Undo, address, flow, flow_fields, port};
 use crate::plane::Plane;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const IDLE: &str = "ENTRY_IDLE";
 const ACTIVE: &str = "ENTRY_ACTIVE";
-/// Entries of which is noted in one step how they are now.
+/// Entries whose state is saved in one step.
 const UNDOS: usize = 256;
 
 /// The relay table of one IP version.
@@ -68,7 +68,7 @@ impl Relay {
         Ok(made)
     }
 
-    /// The entry of checked data; absent parameters are zero.
+    /// Returns the entry of checked data; missing parameters are zero.
     fn entry(&self, key: FiveTuple, action: &Action, data: &Data<'_>, ttl_ms: u32) -> RelayEntry {
         let wide = (action.id == self.cross) != self.v6;
         let zero: &[u8] = if wide { &[0; 16] } else { &[0; 4] };
@@ -81,7 +81,7 @@ impl Relay {
         entry_of(key, ttl_ms, (addr(1), number(3)), (addr(2), number(4)), dscp)
     }
 
-    /// The action that says what an entry does.
+    /// Returns the action of an entry.
     fn action_of(&self, plane: &Plane, entry: &RelayEntry) -> u32 {
         if entry.dst.addr.is_ipv6() != self.v6 {
             self.cross
@@ -113,7 +113,7 @@ impl Relay {
         Ok(data.action)
     }
 
-    /// The time to live that data gives, if it gives one.
+    /// Returns the time to live in data, if any.
     fn ttl(&self, plane: &Plane, data: &Data<'_>) -> Result<Option<u32>, BfrtError> {
         let Some(bytes) = data.bytes(ENTRY_TTL) else { return Ok(None) };
         let ttl = shunt_bfrt::values::number(bytes) as u32;
@@ -135,7 +135,7 @@ impl Relay {
         )
     }
 
-    /// Whether the programs may send the packets of an entry.
+    /// Returns whether the programs may send the packets of an entry.
     fn permitted(&self, plane: &mut Plane, change: Change, entry: &RelayEntry) -> Result<(), BfrtError> {
         let Some(why) = plane.denies(entry) else { return Ok(()) };
         let text = format!("{}: {why}; table:{}", change.failed(), self.schema.name);
@@ -175,7 +175,7 @@ impl Relay {
         }
     }
 
-    /// What brings the entry with this key, absent or not, back to how it is now.
+    /// Returns what restores the entry with this key, or its absence.
     fn undo_of(&self, plane: &Plane, key: &FiveTuple) -> Result<Undo, BfrtError> {
         let key = *key;
         let saved = plane.relay.save(&key).map_err(|fault| self.kernel(fault))?;

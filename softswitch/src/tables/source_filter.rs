@@ -1,4 +1,4 @@
-//! `softswitch.source_filter`: an even relay port and the next, and the source addresses that are admitted there.
+//! `softswitch.source_filter`: an even relay port and the next one, and the source addresses admitted there.
 
 use super::address;
 use super::timed::{Kind, Names};

@@ -1,4 +1,4 @@
-//! `conference` and `conference6`: senders' streams, and the trees that their packets are replicated by.
+//! `conference` and `conference6`: senders' streams, and the trees that replicate their packets.
 
 use super::conference::{Given, action, counted_row, fault, names_counter, tables, tables_mut};
 use super::{Each, Position, Row, Table, Undo, flow, flow_fields, next_key};
@@ -16,7 +16,7 @@ pub struct Streams {
     v6: bool,
 }
 
-/// The stream of a key.
+/// Returns the stream of a key.
 pub fn stream_key(key: &Key<'_>) -> StreamKey {
     StreamKey {
         flow: flow(key),
@@ -24,17 +24,17 @@ pub fn stream_key(key: &Key<'_>) -> StreamKey {
     }
 }
 
-/// The key fields of a stream.
+/// Returns the key fields of a stream.
 pub fn stream_fields(key: &StreamKey) -> Vec<pb::KeyField> {
     let mut fields = flow_fields(&key.flow);
     fields.push(exact(5, key.ssrc.to_be_bytes()));
     fields
 }
 
-/// All streams of an IP version.
+/// Returns all streams of an IP version.
 ///
 /// # Errors
-/// Where there are no conferences.
+/// There are no conferences.
 pub fn keys(plane: &Plane, v6: bool) -> Result<Vec<StreamKey>, BfrtError> {
     Ok(tables(plane)?.streams().filter(|key| key.flow.is_v6() == v6).copied().collect())
 }

@@ -1,4 +1,4 @@
-//! What the tables of admitted sources have in common: an address, perhaps a port, and a time to live.
+//! Common parts of the tables of admitted sources: an address, in some tables a port, and a time to live.
 
 use super::{Each, Position, Row, Table, Undo, address, next_key, port};
 use crate::plane::Plane;
@@ -11,56 +11,56 @@ use shunt_relay_table::{Filters, TimedRow, TimedTable};
 use shunt_xdp::Put;
 use std::sync::Arc;
 
-/// What a key names, and so which program a row is of.
+/// The subject of a key, which determines the program of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// A port of the relay: of the program that has it.
+    /// A relay port: its program's.
     RelayPort,
-    /// An address of the relay: its ports may be of several programs, which share the row.
+    /// A relay address: its ports may belong to several programs, which share the row.
     RelayAddress,
-    /// An address that packets come from: of every program that has written the row.
+    /// A source address: the row belongs to every program that has written it.
     Source,
 }
 
-/// What distinguishes one of these tables.
+/// The differences between these tables.
 pub trait Kind: Copy + Send + Sync + 'static {
     /// A row of its map.
     type Row: TimedRow;
-    /// What a row holds besides its time.
+    /// The content of a row except its time.
     type More: Clone + Send + 'static;
     const NAMES: Names;
 
     fn table(filters: &Filters) -> &TimedTable<Self::Row>;
     fn table_mut(filters: &mut Filters) -> &mut TimedTable<Self::Row>;
 
-    /// What data says besides the time; numbers of fields begin at 2.
+    /// Decodes data except the time; numbers of fields begin at 2.
     ///
     /// # Errors
-    /// Says what is wrong.
+    /// The part that is wrong.
     fn decode(&self, key: &Endpoint, data: &Data<'_>) -> Result<Self::More, String>;
 
-    /// Write a row.
+    /// Writes a row.
     ///
     /// # Errors
-    /// When the kernel takes no write.
+    /// The kernel rejects the write.
     fn put(&self, filters: &mut Filters, key: &Endpoint, ttl_ms: u32, more: &Self::More) -> shunt_xdp::Result<Put>;
 
     fn more(&self, row: &Self::Row, v6: bool) -> Self::More;
 
-    /// The part of a row that is for other programs' ports; None: there is none.
+    /// Returns the part of a row for other programs' ports, if any.
     fn of_others(&self, _row: &Self::Row, _is_own: &dyn Fn(u16) -> bool) -> Option<Self::More> {
         None
     }
 
-    /// What a row is to hold where other programs share it.
+    /// Returns the content of a row that other programs share.
     ///
     /// # Errors
-    /// When it has no room for both.
+    /// Both do not fit.
     fn join(&self, own: Self::More, _others: Self::More) -> Result<Self::More, String> {
         Ok(own)
     }
 
-    /// The data fields besides the time.
+    /// Returns the data fields except the time.
     fn encode(&self, schema: &schema::Table, more: &Self::More) -> Vec<pb::DataField>;
 }
 
@@ -132,7 +132,7 @@ impl<K: Kind> Timed<K> {
         }
     }
 
-    /// What a row holds for other programs' ports.
+    /// Returns the content of a row for other programs' ports.
     fn of_others(&self, plane: &Plane, end: &Endpoint) -> Result<Option<K::More>, BfrtError> {
         if K::NAMES != Names::RelayAddress {
             return Ok(None);
@@ -141,7 +141,7 @@ impl<K: Kind> Timed<K> {
         Ok(self.get(plane, end)?.and_then(|row| self.kind.of_others(&row, &is_own)))
     }
 
-    /// Milliseconds for which a row stays in force for other programs.
+    /// Returns how many milliseconds a row stays in force for other programs.
     fn wanted_by_others(&self, plane: &Plane, end: &Endpoint) -> Result<u32, BfrtError> {
         if K::NAMES != Names::Source || !plane.notes.holders.has_others(self.program, &(self.schema.id, *end)) {
             return Ok(0);
@@ -154,12 +154,12 @@ impl<K: Kind> Timed<K> {
             return;
         }
         let (id, table) = (self.schema.id, K::table(&plane.filters));
-        // Rows of other tables count as in force: this table cannot look them up.
+        // Rows of other tables count as in force, because this table cannot look them up.
         let in_force = |source: &(u32, Endpoint)| source.0 != id || !matches!(table.get(&source.1), Ok(None));
         plane.notes.holders.hold(self.program, (id, *end), in_force);
     }
 
-    /// Take back what this program has written in a row.
+    /// Removes this program's part of a row.
     fn remove(&self, plane: &mut Plane, end: &Endpoint) -> Result<(), BfrtError> {
         if K::NAMES == Names::Source && !plane.notes.holders.release(self.program, &(self.schema.id, *end)) {
             return Ok(());
