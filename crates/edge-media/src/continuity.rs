@@ -1,45 +1,45 @@
-//! One continuous stream out of several sources, one after the other: a receiver sees one SSRC whose numbers and timestamps go on.
+//! Makes one continuous stream of successive sources: a receiver sees one SSRC with continuous numbers and timestamps.
 
 use crate::numbers::{Restarts, after, unsigned};
 use shunt_rtp::Window;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// After a silence a step beyond this is a pause: below it, a few packets of a slow stream were lost.
+/// Step of a number after a silence from which on it is a pause; a smaller step means lost packets of a slow stream.
 const GAP: i64 = 8;
-/// Numbers begin here: what is reordered before the first packet still has one.
+/// First number, so that packets reordered before the first one still have a number.
 const FIRST: i64 = 1000;
-/// Runs of packets that were left out and are remembered: far more than lie between a packet and its repetition.
+/// Remembered runs of removed packets: far more than lie between a packet and its retransmission.
 const RUNS: usize = 128;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Forward {
         /// Extended by its rollover counter, which begins at 0.
         sequence: u64,
         timestamp: u32,
-        /// The first of another source.
+        /// Whether it is the first packet of another source.
         switched: bool,
     },
-    /// It is from another source than the one that goes on.
+    /// It belongs to another source than the present one.
     Other,
-    /// Its number is before the source's first, was given out already, or is too far back to tell. With the same number for two packets the
-    /// cipher would use a nonce twice (RFC 7714 section 5).
+    /// Its number is before the source's first, was used already, or is too old to decide. Two packets with one number would reuse a nonce
+    /// of the cipher (RFC 7714 section 5).
     Old,
 }
 
-/// The source that goes on.
+/// The present source.
 #[derive(Clone, Debug)]
 struct Source {
     ssrc: u32,
-    /// The highest number, extended; it begins somewhere in the middle so that earlier ones can be told.
+    /// The highest number, extended; it starts in the middle, so that earlier numbers are positive.
     highest: i64,
-    /// Its timestamp, if it was left out.
+    /// Its timestamp, if it was removed.
     left_out: Option<u32>,
     /// Added to the source's extended number.
     offset: i64,
-    /// Earlier numbers: below the first, the second was added.
+    /// Earlier numbers: the second value was added below the first.
     before: VecDeque<(i64, i64)>,
     timestamp_offset: u32,
     /// Numbers below belong to the source before.
@@ -48,7 +48,7 @@ struct Source {
 }
 
 impl Source {
-    /// The outgoing number of one of the source; `None`: it was closed up, or belongs to the source before.
+    /// Returns the outgoing number; `None`: the packet was removed, or belongs to the source before.
     fn number(&self, number: i64) -> Option<i64> {
         let at = self.before.partition_point(|(below, _)| *below <= number);
         let out = match self.before.get(at) {
@@ -66,9 +66,9 @@ impl Source {
 #[derive(Clone, Debug)]
 pub struct Continuity {
     source: Option<Source>,
-    /// Which numbers were given out.
+    /// The used numbers.
     given: Window,
-    /// The highest number and the last timestamp given out.
+    /// The highest number and the last timestamp used.
     highest: i64,
     timestamp: u32,
     last: Duration,
@@ -76,7 +76,7 @@ pub struct Continuity {
 }
 
 impl Continuity {
-    /// `silence`: how long the source must have been silent before another one goes on.
+    /// `silence`: how long the source must be silent before another one replaces it.
     #[must_use]
     pub fn new(silence: Duration) -> Self {
         Self {
@@ -89,13 +89,13 @@ impl Continuity {
         }
     }
 
-    /// The SSRC of the source that goes on.
+    /// Returns the SSRC of the present source.
     #[must_use]
     pub fn ssrc(&self) -> Option<u32> {
         self.source.as_ref().map(|source| source.ssrc)
     }
 
-    /// Whether a packet of this SSRC would go on now.
+    /// Returns whether a packet of this SSRC would be forwarded now.
     #[must_use]
     pub fn admits(&self, now: Duration, ssrc: u32) -> bool {
         self.source
@@ -103,7 +103,7 @@ impl Continuity {
             .is_none_or(|source| source.ssrc == ssrc || now.saturating_sub(self.last) >= self.silence)
     }
 
-    /// The source has left: the next one goes on at once.
+    /// Ends the source: the next one replaces it at once.
     pub fn leave(&mut self, ssrc: u32) {
         if self.ssrc() == Some(ssrc) {
             self.last = Duration::ZERO;
@@ -111,8 +111,8 @@ impl Continuity {
         }
     }
 
-    /// Whether a source goes on after a pause: nothing came of it for as long as makes room for another one, and numbers are missing between. Of
-    /// so many nobody is asked for again; what follows is as that of a new source.
+    /// Returns whether a source resumes after a pause: no packet came for so long that another source could replace it, and numbers are
+    /// missing. So many are not requested again; the rest is treated as a new source.
     #[must_use]
     pub fn resumes(&self, now: Duration, ssrc: u32, sequence: u16) -> bool {
         self.source.as_ref().is_some_and(|source| {
@@ -120,12 +120,12 @@ impl Continuity {
         })
     }
 
-    /// Any source may go on now, whatever was before.
+    /// Lets any source be the next one.
     pub fn release(&mut self) {
         self.source = None;
     }
 
-    /// A packet came; `clock_rate` in Hz.
+    /// Processes a packet; `clock_rate` in Hz.
     pub fn packet(&mut self, now: Duration, ssrc: u32, sequence: u16, timestamp: u32, clock_rate: u32) -> Step {
         if let Some(source) = &mut self.source
             && source.ssrc == ssrc
@@ -160,7 +160,7 @@ impl Continuity {
         self.given.note(out);
         let number = i64::from(sequence) + (1 << 16);
         let ticks = now.saturating_sub(self.last).as_secs_f64() * f64::from(clock_rate);
-        // The low 32 bits: a timestamp wraps.
+        // The low 32 bits, because a timestamp wraps.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let next = if first {
             timestamp
@@ -190,16 +190,16 @@ impl Continuity {
         }
     }
 
-    /// A packet of the source that goes on is left out: the numbers after it close up. What is missing between it and one of the same timestamp that was
-    /// left out just before is left out too. Where later numbers were given out already, its own is to be sent with nothing in it, so that nobody
-    /// waits for it: its number and timestamp then.
+    /// Removes a packet of the present source: the numbers after it leave no gap. Numbers missing between it and a packet removed just
+    /// before with the same timestamp are removed too. If later numbers were used already, returns its own number and timestamp: an empty
+    /// packet with them must be sent, so that no receiver waits for it.
     pub fn leave_out(&mut self, now: Duration, ssrc: u32, sequence: u16, timestamp: u32) -> Option<(u64, u32)> {
         let source = self.source.as_mut().filter(|source| source.ssrc == ssrc)?;
         let delta = after(sequence, source.highest);
         let number = source.highest + delta;
         let place = source.number(number).filter(|out| self.given.is_new(*out));
         if source.restarts.packet(sequence, timestamp, delta, place.is_none()) {
-            // It begins anew with the next packet that goes on.
+            // It starts anew with the next forwarded packet.
             self.source = None;
             return None;
         }
@@ -216,7 +216,7 @@ impl Continuity {
                 Some((below, _)) => *below = number + 1,
                 None => {
                     if source.before.len() == RUNS {
-                        // Numbers before it cannot be told any more.
+                        // Numbers before it cannot be decided any more.
                         let oldest = source.before.pop_front().map_or(0, |(below, _)| below);
                         let next = source.before.front().map_or(source.offset, |(_, offset)| *offset);
                         source.floor = source.floor.max(oldest + next);
@@ -237,7 +237,7 @@ impl Continuity {
         Some((unsigned(out), timestamp))
     }
 
-    /// The timestamp that a source's timestamp becomes; `None` if it is not the one that goes on.
+    /// Converts a source's timestamp; `None` if it is not the present source.
     #[must_use]
     pub fn timestamp(&self, ssrc: u32, timestamp: u32) -> Option<u32> {
         let source = self.source.as_ref().filter(|source| source.ssrc == ssrc)?;

@@ -1,20 +1,20 @@
-//! Packets on a stream, each after its length in two octets (RFC 4571 section 2).
+//! Packets on a byte stream, each after its length in two octets (RFC 4571 section 2).
 
-/// The longest packet of a stream that is taken; browsers send less than 1,500 octets.
+/// The longest accepted packet; browsers send less than 1,500 octets.
 pub const MOST: usize = 4096;
 
-/// The two octets that go before a packet; `None` if it is too long.
+/// Returns the two octets before a packet; `None` if it is too long.
 #[must_use]
 pub fn head(packet: &[u8]) -> Option<[u8; 2]> {
     u16::try_from(packet.len()).ok().map(u16::to_be_bytes)
 }
 
-/// A stream said that a packet comes which is longer than [`MOST`]: what follows cannot be told.
+/// Error: the stream announces a packet longer than [`MOST`], so the rest is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {0} octets")]
 pub struct TooLong(pub usize);
 
-/// Takes packets out of a stream.
+/// Extracts packets from a stream.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Octets that came. At most [`MOST`] + 2 are kept once [`Self::take`] has returned `None`.
+    /// Adds received octets. At most [`MOST`] + 2 are kept once [`Self::take`] has returned `None`.
     pub fn push(&mut self, octets: &[u8]) {
         if self.at > 0 {
             self.buffer.drain(..self.at);
@@ -31,7 +31,7 @@ impl Frames {
         self.buffer.extend_from_slice(octets);
     }
 
-    /// The next whole packet.
+    /// Returns the next complete packet.
     ///
     /// # Errors
     /// A packet is longer than [`MOST`].

@@ -1,8 +1,8 @@
-//! Whether a packet begins a key frame.
+//! Detects packets that begin a key frame.
 
 use shunt_rtp::payload::{Vp8, Vp9};
 
-/// How video is coded.
+/// Codec of the video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     Vp8,
@@ -14,11 +14,11 @@ pub enum Coding {
 /// IDR slice, sequence parameter set (ITU-T H.264 table 7-1).
 const IDR: u8 = 5;
 const SPS: u8 = 7;
-/// Packets that hold or cut NAL units (RFC 6184 table 1).
+/// Packets that contain several NAL units, or a fragment (RFC 6184 table 1).
 const STAP_A: u8 = 24;
 const FU_A: u8 = 28;
 
-/// Whether a payload begins a key frame; of H.264 also what goes before its picture.
+/// Returns whether a payload begins a key frame; with H.264 also the parameter sets before its picture.
 #[must_use]
 pub fn starts_key_frame(coding: Coding, payload: &[u8]) -> bool {
     match coding {

@@ -1,7 +1,7 @@
-//! What an edge does to media between a browser and the data plane: one continuous stream of several sources, spatial layers, sender reports in one clock,
-//! reception reports, plain RTP, RTP over TCP, and the limit of packets from addresses that have shown no key; and towards a browser
-//! packets that are sent again, transport-wide feedback, the estimate of what it can be sent, and pacing. No I/O, no clock: time comes in as an
-//! argument, as the duration since some fixed moment.
+//! Media processing of an edge between a browser and the data plane. For both directions: one continuous stream of several sources, spatial
+//! layers, sender reports in one clock, reception reports, plain RTP, RTP over TCP, and the limit of packets from addresses without a key.
+//! Towards a browser: retransmission, transport-wide feedback, bandwidth estimation, and pacing. No I/O and no clock: time is an argument,
+//! as the duration since some fixed moment.
 #![forbid(unsafe_code)]
 
 mod continuity;

@@ -1,4 +1,4 @@
-//! How many packets an address may send before it has shown that it knows a session's key.
+//! Limits the packets of an address before it has shown a session's key.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use std::time::Duration;
 /// A token bucket for each address.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Packets a second.
+    /// Packets per second.
     pub rate: f64,
     /// Packets at once.
     pub burst: f64,
-    /// Addresses that are remembered.
+    /// Most remembered addresses.
     pub addresses: usize,
 }
 
@@ -21,7 +21,7 @@ struct Bucket {
     at: Duration,
 }
 
-/// The buckets. When no more addresses can be remembered, one that is not is refused.
+/// The buckets. If no more addresses fit, an unknown one is rejected.
 #[derive(Debug)]
 pub struct Limit {
     limits: Limits,
@@ -39,7 +39,7 @@ impl Limit {
         }
     }
 
-    /// Whether a packet of an address may be looked at. Networks of IPv6 count as one address: its first 64 bits.
+    /// Returns whether a packet of an address may be processed. An IPv6 address counts by its first 64 bits.
     pub fn admits(&mut self, now: Duration, address: IpAddr) -> bool {
         let limits = self.limits;
         let key = network(address);
@@ -59,7 +59,7 @@ impl Limit {
         true
     }
 
-    /// Forget full buckets, at most every second; whether there is room then.
+    /// Removes full buckets, at most every second. Returns whether there is space then.
     fn sweep(&mut self, now: Duration) -> bool {
         let limits = self.limits;
         if now.saturating_sub(self.swept) >= Duration::from_secs(1) {
@@ -70,7 +70,7 @@ impl Limit {
         self.buckets.len() < limits.addresses
     }
 
-    /// How many addresses are remembered.
+    /// Returns the number of remembered addresses.
     #[must_use]
     pub fn addresses(&self) -> usize {
         self.buckets.len()

@@ -1,39 +1,40 @@
-//! Differences of numbers that wrap (RFC 1982), and senders that restart their sequence numbers (RFC 3550 appendix A.1).
+//! Differences of numbers that wrap (RFC 1982), and restarts of a sender's sequence numbers (RFC 3550 appendix A.1).
 
 /// A larger step is a restart of the sender (`MAX_DROPOUT` of RFC 3550).
 const JUMP: i64 = 3000;
 /// A packet further back is not reordered (`MAX_MISORDER` of RFC 3550).
 const REORDERED: i64 = 100;
-/// After a restart that was none, the next packet is at most this far after the highest one before it.
+/// After a false restart, the next packet is at most this far after the highest one before it.
 const NEAR: i16 = 8;
 
-/// How far a sequence number is after the low 16 bits of an extended one.
+/// Returns how far a sequence number is after the low 16 bits of an extended one.
 pub(crate) fn after(sequence: u16, extended: i64) -> i64 {
     let [.., high, low] = extended.to_be_bytes();
     let step = sequence.wrapping_sub(u16::from_be_bytes([high, low]));
     i64::from(i16::from_be_bytes(step.to_be_bytes()))
 }
 
-/// How far a timestamp is after another one.
+/// Returns how far a timestamp is after another one.
 pub(crate) fn ticks(timestamp: u32, before: u32) -> i64 {
     i64::from(i32::from_be_bytes(timestamp.wrapping_sub(before).to_be_bytes()))
 }
 
-/// The low 16 bits.
+/// Returns the low 16 bits.
 pub(crate) fn low(extended: i64) -> u16 {
     let [.., high, low] = extended.to_be_bytes();
     u16::from_be_bytes([high, low])
 }
 
-/// A number that is never negative.
+/// Converts a number that is never negative.
 pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// Tells a sender that restarted its sequence numbers from late packets and duplicates (RFC 3550 appendix A.1).
+/// Distinguishes a sender that restarted its sequence numbers from late packets and duplicates (RFC 3550 appendix A.1).
 ///
-/// A step of `JUMP` is a restart. So is a run of packets in order from behind, without a packet ahead of the highest between them: two packets that came
-/// before from beyond `REORDERED`, as in RFC 3550; three whose timestamps are ahead, at any distance; 16 whose numbers never came, which may be repairs.
+/// A step of `JUMP` is a restart. So is a run of consecutive packets from behind, without a packet ahead of the highest between them: two
+/// packets from beyond `REORDERED`, as in RFC 3550; three whose timestamps are ahead, at any distance; or 16 whose numbers never came,
+/// which may be repairs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Restarts {
     /// The number that continues the run from behind, and the run's length.
@@ -45,9 +46,9 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// Takes in a packet and returns whether the sender restarted with it.
+    /// Processes a packet and returns whether the sender restarted with it.
     ///
-    /// `delta`: how far it is after the highest number of its source; `known`: its number came before or is too old to tell.
+    /// `delta`: how far it is after the highest number of its source; `known`: its number came before or is too old to decide.
     pub(crate) fn packet(&mut self, sequence: u16, timestamp: u32, delta: i64, known: bool) -> bool {
         let ahead = self.timestamp.is_some_and(|before| ticks(timestamp, before) > 0);
         let restarted = if delta.abs() >= JUMP {
@@ -81,7 +82,7 @@ impl Restarts {
     }
 }
 
-/// How far a sequence number is after another one.
+/// Returns how far a sequence number is after another one.
 fn distance(sequence: u16, before: u16) -> i16 {
     i16::from_be_bytes(sequence.wrapping_sub(before).to_be_bytes())
 }

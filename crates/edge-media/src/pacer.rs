@@ -1,13 +1,13 @@
-//! A leaky bucket: what leaves at once, and what waits.
+//! A leaky bucket: decides which packets are sent at once and which wait.
 
 use std::time::Duration;
 
-/// The bucket leaks as many times the estimate, so that what waits does not wait long.
+/// Factor of the estimate at which the bucket leaks, so that waiting packets leave soon.
 const FASTER: f64 = 2.5;
-/// What leaves at once is what the estimate allows in so much time: a frame of an even stream, so that nothing waits while the rate is below
-/// the estimate.
+/// Time whose share of the estimate may leave at once: a frame of an even stream, so that nothing waits while the rate is below the
+/// estimate.
 const AT_ONCE: f64 = 0.04;
-/// It leaks so fast that what waits would be gone after so long, whatever the estimate.
+/// Time within which waiting packets must leave, whatever the estimate.
 const LONGEST: f64 = 0.5;
 
 /// `level`: octets in the bucket.
@@ -24,12 +24,12 @@ fn real(octets: u64) -> f64 {
 }
 
 impl Pacer {
-    /// Octets a second that leave the bucket. `bitrate`: the estimate, bit/s; `waiting`: octets that wait.
+    /// Returns the octets per second that leave the bucket. `bitrate`: the estimate, bit/s; `waiting`: waiting octets.
     fn leak(bitrate: u64, waiting: u64) -> f64 {
         (real(bitrate) / 8.0 * FASTER).max(real(waiting) / LONGEST)
     }
 
-    /// Whether a packet may leave now.
+    /// Returns whether a packet may leave now.
     pub fn admits(&mut self, now: Duration, bitrate: u64, waiting: u64) -> bool {
         let elapsed = now.saturating_sub(self.at).as_secs_f64();
         self.at = self.at.max(now);
@@ -37,12 +37,12 @@ impl Pacer {
         self.level <= real(bitrate) / 8.0 * AT_ONCE
     }
 
-    /// A packet left.
+    /// Counts a sent packet.
     pub fn sent(&mut self, octets: usize) {
         self.level += real(octets as u64);
     }
 
-    /// When the next packet may leave.
+    /// Returns when the next packet may leave.
     #[must_use]
     pub fn next(&self, bitrate: u64, waiting: u64) -> Duration {
         let above = self.level - real(bitrate) / 8.0 * AT_ONCE;

@@ -1,6 +1,6 @@
-//! Writing plain RTP (RFC 3550 section 5.1, RFC 8285).
+//! Writes plain RTP (RFC 3550 section 5.1, RFC 8285).
 
-/// A packet to be written.
+/// A packet to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain<'a> {
     pub marker: bool,
@@ -9,19 +9,19 @@ pub struct Plain<'a> {
     pub sequence: u16,
     pub timestamp: u32,
     pub ssrc: u32,
-    /// Header extensions by their local ids (1 to 255), at most 255 octets each; others are left out.
+    /// Header extensions by their local ids (1 to 255), at most 255 octets each; others are omitted.
     pub elements: &'a [(u8, &'a [u8])],
     pub payload: &'a [u8],
 }
 
 impl Plain<'_> {
-    /// Append the packet.
+    /// Appends the packet.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.write_header(out);
         out.extend_from_slice(self.payload);
     }
 
-    /// Append its header. The one-byte form of header extensions is taken where all of them fit it.
+    /// Appends its header. The one-byte form of header extensions is used if all of them fit.
     pub fn write_header(&self, out: &mut Vec<u8>) {
         let elements = || {
             self.elements
@@ -50,7 +50,7 @@ impl Plain<'_> {
             while !(out.len() - start).is_multiple_of(4) {
                 out.push(0);
             }
-            // Ids are unlike each other and have at most 257 octets each: less than 65,536 octets in all.
+            // Ids are distinct and have at most 257 octets each: less than 65,536 octets in total.
             #[allow(clippy::cast_possible_truncation)]
             let words = ((out.len() - start) / 4) as u16;
             out[start - 2..start].copy_from_slice(&words.to_be_bytes());

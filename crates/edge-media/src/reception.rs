@@ -1,16 +1,16 @@
-//! What was received of a stream: loss and jitter for reports (RFC 3550 sections 6.4.1 and A.8), and which numbers to ask for again.
+//! Reception of a stream: loss and jitter for reports (RFC 3550 sections 6.4.1 and A.8), and numbers to request again.
 
 use crate::numbers::{Restarts, after, low};
 use shunt_rtp::rtcp::Report;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Numbers that are asked for at a time, at most; of a larger gap the latest.
+/// Most numbers per request; of a larger gap the latest.
 const MISSING: i64 = 128;
 const FEW: usize = 128;
-/// A gap is taken for reordering for so long.
+/// How long a gap counts as reordering.
 const REORDERED: Duration = Duration::from_millis(5);
-/// Asked again after so long, and so often.
+/// Interval of repeated requests, and their number.
 const AGAIN: Duration = Duration::from_millis(40);
 const TRIES: u8 = 4;
 
@@ -59,7 +59,7 @@ impl Reception {
         }
     }
 
-    /// A packet came.
+    /// Processes a packet.
     pub fn packet(&mut self, now: Duration, sequence: u16, timestamp: u32, clock_rate: u32) {
         let delta = after(sequence, self.highest);
         let number = self.highest + delta;
@@ -90,7 +90,7 @@ impl Reception {
             let transit = arrival - f64::from(timestamp);
             if let Some(before) = self.transit {
                 let difference = (transit - before).abs();
-                // A timestamp that wrapped, or a clock that was set, is no jitter.
+                // A timestamp that wrapped, or a changed clock, is no jitter.
                 if difference < f64::from(clock_rate) {
                     self.jitter += (difference - self.jitter) / 16.0;
                 }
@@ -102,12 +102,12 @@ impl Reception {
         }
     }
 
-    /// A sender report came.
+    /// Processes a sender report.
     pub fn sender_report(&mut self, now: Duration, ntp: u64) {
         self.report = Some((ntp, now));
     }
 
-    /// Packets that have not come, so far.
+    /// Returns the packets missing so far.
     #[must_use]
     pub fn lost(&self) -> i64 {
         self.highest - self.base + 1 - self.received
@@ -119,7 +119,7 @@ impl Reception {
         self.jitter
     }
 
-    /// The numbers to ask for now.
+    /// Returns the numbers to request now.
     pub fn due(&mut self, now: Duration) -> Vec<u16> {
         let mut due = Vec::new();
         self.missing.retain_mut(|one| {
@@ -137,13 +137,13 @@ impl Reception {
         due
     }
 
-    /// When [`Self::due`] has something to say.
+    /// Returns when [`Self::due`] may return numbers.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
         self.missing.iter().map(|one| one.due).min()
     }
 
-    /// A report block; what was lost is counted from the last one.
+    /// Returns a report block; losses count from the last one.
     pub fn block(&mut self, now: Duration) -> Report {
         let expected = self.highest - self.base + 1;
         let expected_now = expected - self.expected_before;

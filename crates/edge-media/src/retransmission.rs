@@ -1,39 +1,39 @@
-//! Packets of one stream that went to a browser lately, for when it asks for them again (NACK, RFC 4585; RTX, RFC 4588).
+//! Recently sent packets of one stream, for retransmission to a browser (NACK, RFC 4585; RTX, RFC 4588).
 
 use crate::numbers::after;
 use std::time::Duration;
 
-/// Packets that are kept; a power of two.
+/// Number of kept packets; a power of two.
 const KEPT: u64 = 1024;
-/// And for how long.
+/// How long packets are kept.
 const LASTS: Duration = Duration::from_secs(3);
-/// What is sent again is at most this share of what is sent, above as many octets at once.
+/// Largest share of retransmissions in the sent octets, and octets allowed at once.
 const SHARE: f64 = 0.5;
 const BURST: f64 = 64.0 * 1024.0;
-/// The memory of older ones is taken so often: of several at a time, whose places lie side by side.
+/// Interval at which the memory of old packets is freed: several neighbouring ones at a time.
 const RECLAIM: Duration = Duration::from_millis(100);
-/// Buffers that wait for packets at most.
+/// Most spare buffers.
 const SPARE: usize = 32;
 
-/// A packet without what is of one transmission only: its sequence number in the transport, the time of sending.
+/// A packet without the parts of a single transmission: its transport sequence number and the time of sending.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub marker: bool,
     pub payload_type: u8,
     pub timestamp: u32,
-    /// Header extensions, each as its id, its length and its octets; then the payload.
+    /// Header extensions, each as id, length and octets; then the payload.
     octets: Vec<u8>,
     elements: usize,
 }
 
 impl Kept {
-    /// Forget what was held. The memory stays.
+    /// Clears the content. The memory stays.
     pub fn clear(&mut self) {
         self.octets.clear();
         self.elements = 0;
     }
 
-    /// Add a header extension of at most 255 octets; longer ones are left out. All of them come before the payload.
+    /// Adds a header extension of at most 255 octets; longer ones are omitted. Add all of them before the payload.
     pub fn element(&mut self, id: u8, data: &[u8]) {
         if let Ok(length) = u8::try_from(data.len()) {
             self.octets.extend_from_slice(&[id, length]);
@@ -71,17 +71,17 @@ struct Slot {
     packet: Kept,
 }
 
-/// The packets of one stream, by sequence number, extended.
+/// The packets of one stream by extended sequence number.
 #[derive(Clone, Debug)]
 pub struct Retransmissions {
     slots: Vec<Slot>,
     highest: u64,
-    /// Numbers below are too old to be sent again, and their memory is in use elsewhere.
+    /// Numbers below are too old for retransmission, and their memory is in other use.
     oldest: u64,
-    /// When that is looked at next.
+    /// When that is checked next.
     reclaim: Duration,
     spare: Vec<Vec<u8>>,
-    /// Octets that may be sent again now.
+    /// Octets that may be retransmitted now.
     allowed: f64,
 }
 
@@ -106,7 +106,7 @@ impl Retransmissions {
         at
     }
 
-    /// A place for a packet of so many octets, empty; what it held is forgotten.
+    /// Returns a place for a packet of this many octets, cleared.
     pub fn store(&mut self, now: Duration, sequence: u64, octets: usize) -> &mut Kept {
         let at = Self::place(sequence);
         if self.slots.is_empty() {
@@ -130,13 +130,13 @@ impl Retransmissions {
         &mut slot.packet
     }
 
-    /// Take the memory of packets that are too old: so much is in use as packets come in the time that they are kept.
+    /// Frees the memory of packets that are too old, so that only the packets of the keeping time use memory.
     fn reclaim(&mut self, now: Duration) {
         if now < self.reclaim {
             return;
         }
         self.reclaim = now + RECLAIM;
-        // A source that began anew may be far ahead: nothing that is kept is further back.
+        // A restarted source may be far ahead: no kept packet is further back.
         self.oldest = self.oldest.max(self.highest.saturating_sub(KEPT));
         while self.oldest < self.highest {
             let place = Self::place(self.oldest);
@@ -154,14 +154,14 @@ impl Retransmissions {
         }
     }
 
-    /// The packet with a number, if it is kept.
+    /// Returns the packet with a number, if it is kept.
     #[must_use]
     pub fn get(&self, sequence: u64) -> Option<&Kept> {
         let slot = self.slots.get(Self::place(sequence))?;
         (slot.sequence == Some(sequence)).then_some(&slot.packet)
     }
 
-    /// The latest packet with a payload of at least so many octets, among the last few.
+    /// Returns the latest packet with a payload of at least this many octets, among the last few.
     #[must_use]
     pub fn latest(&self, octets: usize) -> Option<u64> {
         let numbers = self.highest.saturating_sub(16)..=self.highest;
@@ -170,8 +170,8 @@ impl Retransmissions {
             .find(|number| self.get(*number).is_some_and(|packet| packet.payload().len() >= octets))
     }
 
-    /// A browser asks for a packet: its extended number, if it is to be sent again. What was asked for again before the answer can have come
-    /// is not, nor what is too old, or more than a share of all that is sent.
+    /// Handles a browser's request. Returns the packet's extended number if it must be retransmitted. A repeated request before the answer
+    /// can have arrived is ignored, and so are old packets and more than the allowed share.
     pub fn asked(&mut self, now: Duration, sequence: u16, rtt: Duration) -> Option<u64> {
         let highest = i64::try_from(self.highest).ok()?;
         let number = u64::try_from(highest + after(sequence, highest)).ok()?;
@@ -253,7 +253,7 @@ mod tests {
         let mut again = 0;
         for number in 1000..9000u64 {
             cache.store(ms(number), number, 1000).set_payload(&[0; 1000]);
-            // All is asked for twice.
+            // All numbers are requested twice.
             for sequence in [number, number - 1] {
                 again += usize::from(cache.asked(ms(number), u16::try_from(sequence).unwrap(), ms(0)).is_some());
             }

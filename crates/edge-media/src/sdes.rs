@@ -7,7 +7,7 @@ const CNAME: u8 = 1;
 /// An SSRC and its canonical name.
 type Named<'a> = (u32, &'a str);
 
-/// The canonical names in a source description, with their SSRCs. What cannot be read ends it.
+/// Reads the canonical names in a source description, with their SSRCs, up to the first unreadable part.
 pub fn read_cnames<'a>(item: &Item<'a>) -> impl Iterator<Item = Named<'a>> + use<'a> {
     let chunks = if item.kind == Kind::Sdes { item.count } else { 0 };
     let mut rest = item.bytes.get(4..).unwrap_or_default();
@@ -19,7 +19,7 @@ pub fn read_cnames<'a>(item: &Item<'a>) -> impl Iterator<Item = Named<'a>> + use
     chunks.flatten()
 }
 
-/// The name of a chunk, if it has one, and what comes after the chunk.
+/// Returns the name of a chunk, if it has one, and the bytes after the chunk.
 fn chunk(bytes: &[u8]) -> Option<(Option<Named<'_>>, &[u8])> {
     let (ssrc, mut rest) = bytes.split_first_chunk::<4>()?;
     let mut name = None;
@@ -33,24 +33,24 @@ fn chunk(bytes: &[u8]) -> Option<(Option<Named<'_>>, &[u8])> {
         }
         rest = &tail[text.len()..];
     }
-    // The list ends with a zero, and the chunk at a word.
+    // The list ends with a zero, and the chunk at a word boundary.
     let read = bytes.len() - rest.len() + 1;
     Some((name, bytes.get(read.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The first of these.
+/// Returns the first name.
 #[must_use]
 pub fn cname<'a>(item: &Item<'a>) -> Option<(u32, &'a str)> {
     read_cnames(item).next()
 }
 
-/// A source description of one name; what is longer than 255 octets is cut.
+/// Makes a source description of one name; more than 255 octets are cut.
 #[must_use]
 pub fn cname_item(ssrc: u32, cname: &str) -> Vec<u8> {
     cnames(&[(ssrc, cname)])
 }
 
-/// The same of several; more than 31 are left out.
+/// Makes a source description of several names; more than 31 are omitted.
 #[must_use]
 pub fn cnames(names: &[(u32, &str)]) -> Vec<u8> {
     let names = &names[..names.len().min(31)];
@@ -64,7 +64,7 @@ pub fn cnames(names: &[(u32, &str)]) -> Vec<u8> {
         #[allow(clippy::cast_possible_truncation)]
         out.extend_from_slice(&[CNAME, text.len() as u8]);
         out.extend_from_slice(text);
-        // The list ends with a zero, and the chunk at a word.
+        // The list ends with a zero, and the chunk at a word boundary.
         out.push(0);
         while out.len() % 4 != 0 {
             out.push(0);
@@ -76,7 +76,7 @@ pub fn cnames(names: &[(u32, &str)]) -> Vec<u8> {
     out
 }
 
-/// A sender report without report blocks.
+/// Makes a sender report without report blocks.
 #[must_use]
 pub fn sender_report(info: &SenderInfo) -> Vec<u8> {
     let mut out = vec![0x80, 200, 0, 6];
@@ -103,7 +103,7 @@ mod tests {
         let read: Vec<(u32, &str)> = read_cnames(item).collect();
         assert_eq!(read, names.map(|(ssrc, name)| (ssrc, &name[..name.len().min(255)])));
         assert_eq!(cname(item), Some((1, "")));
-        // A chunk that says that it goes on, and does not.
+        // A chunk that announces more than it has.
         let mut cut = cnames(&[(1, "abcdef"), (2, "ab")]);
         cut[9] = 200;
         let item = walk(&cut).next().expect("one").expect("an item");

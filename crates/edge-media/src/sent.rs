@@ -1,6 +1,6 @@
-//! Packets that were sent to the data plane lately, for those who ask for them again.
+//! Packets recently sent to the data plane, for retransmission.
 
-/// Packets that are kept of one stream; a power of two.
+/// Kept packets of one stream; a power of two.
 const KEPT: usize = 512;
 
 /// The packets of one stream.
@@ -19,7 +19,7 @@ impl Sent {
         }
     }
 
-    /// A buffer for a packet with this number, empty; what it held is forgotten.
+    /// Returns a cleared buffer for a packet with this number.
     pub fn slot(&mut self, sequence: u16) -> &mut Vec<u8> {
         let (number, packet) = self.slots[usize::from(sequence) % KEPT].get_or_insert_with(Default::default);
         *number = sequence;
@@ -27,7 +27,7 @@ impl Sent {
         packet
     }
 
-    /// The packet with a number, if it is kept.
+    /// Returns the packet with a number, if it is kept.
     #[must_use]
     pub fn packet(&self, sequence: u16) -> Option<&[u8]> {
         let (number, packet) = self.slots[usize::from(sequence) % KEPT].as_ref()?;

@@ -1,8 +1,8 @@
-//! Which spatial layers of a stream go on to one receiver: the layer of each packet, and when the highest that is sent may change.
+//! Selects the spatial layers of a stream for one receiver: the layer of each packet, and when the highest sent layer may change.
 //!
-//! Down with any temporal unit. Up with one whose base layer says that all above it can be decoded from there on: a key picture of VP9 (RFC 9628
-//! section 4.2, P), a switch indication of the dependency descriptor (AV1 RTP specification, appendix A). What may go on of a temporal unit is
-//! settled by its first packet, so packets that come late or again fare as those that were in time.
+//! A receiver moves down with any temporal unit. It moves up with a unit whose base layer marks all layers above as decodable from there
+//! on: a key picture of VP9 (RFC 9628 section 4.2, P), or a switch indication of the dependency descriptor (AV1 RTP specification, appendix
+//! A). The first packet of a temporal unit decides which layers are forwarded, so late and repeated packets are treated alike.
 
 use crate::key_frame::Coding;
 use crate::numbers::ticks;
@@ -10,27 +10,27 @@ use shunt_rtp::descriptor::{Descriptor, Indication, Mandatory, Structure, Templa
 use shunt_rtp::payload::Vp9;
 use std::collections::VecDeque;
 
-/// The highest layer where none is left out.
+/// The highest layer if none is removed.
 pub const ALL: u8 = u8::MAX;
-/// Temporal units that are remembered for packets that come late.
+/// Temporal units remembered for late packets.
 const UNITS: usize = 64;
-/// Frames that were left out and are remembered.
+/// Remembered removed frames.
 const FRAMES: usize = 128;
 
-/// Nothing comes later than this, in ticks of video's clock: what is further back is a clock that began anew.
+/// Longest delay of a late packet, in ticks of video's clock; an earlier timestamp is a restarted clock.
 const LATE: i64 = 10 * 90_000;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on, with this marker bit.
+    /// Forward it, with this marker bit.
     Forward {
         marker: bool,
     },
     LeftOut,
 }
 
-/// A packet of a stream, as far as it matters here.
+/// The relevant parts of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Layered<'a> {
     pub coding: Coding,
@@ -41,17 +41,17 @@ pub struct Layered<'a> {
     pub payload: &'a [u8],
 }
 
-/// Where a packet belongs.
+/// Position of a packet in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     spatial: u8,
     /// The last packet of its frame.
     end: bool,
-    /// The highest layer of which everything can be decoded from this frame on, as far as it says so.
+    /// The highest layer of which everything can be decoded from this frame on, if stated.
     enters: Option<u8>,
-    /// The number of its frame, where frames are numbered.
+    /// The number of its frame, if frames are numbered.
     frame: Option<u16>,
-    /// Its frame refers to one that was left out.
+    /// Its frame refers to a removed one.
     broken: bool,
 }
 
@@ -59,7 +59,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     timestamp: u32,
-    /// The highest layer that goes on.
+    /// The highest forwarded layer.
     limit: u8,
 }
 
@@ -67,7 +67,7 @@ struct Unit {
 #[derive(Clone, Debug)]
 pub struct SpatialLayers {
     structure: Option<Structure>,
-    /// The structure before: late packets still name its templates.
+    /// The previous structure, because late packets still name its templates.
     before: Option<Structure>,
     wanted: u8,
     current: u8,
@@ -89,7 +89,7 @@ impl Default for SpatialLayers {
 }
 
 impl SpatialLayers {
-    /// The highest layer that is to go on; [`ALL`]: nothing is left out.
+    /// Sets the highest layer to forward; [`ALL`]: none is removed.
     pub fn want(&mut self, spatial: u8) {
         self.wanted = spatial;
     }
@@ -99,19 +99,19 @@ impl SpatialLayers {
         self.wanted
     }
 
-    /// The highest layer that goes on now.
+    /// Returns the highest layer that is forwarded now.
     #[must_use]
     pub fn current(&self) -> u8 {
         self.current
     }
 
-    /// Whether more is to go on than does: a key frame is of use.
+    /// Returns whether more layers are wanted than forwarded, so that a key frame would help.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.wanted > self.current
     }
 
-    /// A packet of the stream came: its layer, where the stream tells it, and what becomes of it.
+    /// Processes a packet. Returns its layer, if known, and the verdict.
     pub fn packet(&mut self, packet: &Layered<'_>) -> (Option<u8>, Verdict) {
         let place = match packet.coding {
             Coding::Vp9 => Vp9::parse(packet.payload).ok().and_then(|found| of_picture(&found)),
@@ -125,7 +125,7 @@ impl SpatialLayers {
         };
         let mut goes = place.spatial <= limit;
         if goes && place.broken && place.spatial > 0 {
-            // The stream does not keep what it said: the layers below are whole.
+            // The stream contradicts its own description: all layers below are forwarded.
             goes = false;
             self.current = self.current.min(place.spatial - 1);
             if let Some(at) = at {
@@ -145,8 +145,8 @@ impl SpatialLayers {
         (Some(place.spatial), Verdict::LeftOut)
     }
 
-    /// The temporal unit of a packet; what goes on of it is settled here when it is a new one. Of one before the latest, of which nothing came in
-    /// time, as much goes on as of the one before it.
+    /// Returns the temporal unit of a packet; a new unit's layers are decided here. A late unit of which no packet came in time gets the
+    /// layers of the one before it.
     fn unit(&mut self, timestamp: u32, place: Option<&Place>) -> Option<usize> {
         let age = |unit: &Unit| ticks(timestamp, unit.timestamp);
         let at = self.units.iter().rposition(|unit| age(unit) >= 0);
@@ -167,7 +167,7 @@ impl SpatialLayers {
         }
         self.units.push_back(Unit {
             timestamp,
-            // Whose layer is not known goes whole, as a stream without layers does.
+            // A packet of unknown layer is forwarded, as in a stream without layers.
             limit: if place.is_some() { self.current } else { ALL },
         });
         Some(self.units.len() - 1)
@@ -177,7 +177,7 @@ impl SpatialLayers {
         let mandatory = Mandatory::parse(descriptor).ok()?;
         if has_structure(descriptor) {
             let found = Descriptor::parse(descriptor, None).ok()?.structure;
-            // One that comes late is not the latest.
+            // A late unit is not the latest.
             if found != self.structure && found != self.before {
                 self.before = std::mem::replace(&mut self.structure, found);
             }
@@ -185,7 +185,7 @@ impl SpatialLayers {
         let id = mandatory.template_id;
         let known = [&self.structure, &self.before].into_iter().flatten();
         let structure = known.into_iter().find(|structure| structure.template(id).is_ok())?;
-        // Three octets: the frame is as its template says.
+        // Three octets: the frame equals its template.
         let own = (descriptor.len() > 3).then(|| Descriptor::parse(descriptor, Some(structure)).map(|found| found.template));
         let own = own.transpose().ok()?;
         let template = match &own {
@@ -204,7 +204,7 @@ impl SpatialLayers {
     }
 }
 
-/// The highest wanted layer of which all decode targets can be entered with a frame of the base layer.
+/// Returns the highest wanted layer at which all decode targets can be entered with a frame of the base layer.
 fn entered(structure: &Structure, template: &Template, wanted: u8) -> Option<u8> {
     let targets = || structure.targets.iter().map(|(spatial, _)| *spatial).zip(&template.indications);
     let top = targets().map(|(spatial, _)| spatial).max()?;

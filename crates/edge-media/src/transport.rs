@@ -1,4 +1,4 @@
-//! Transport-wide sequence numbers: when each packet was sent, and what the browser's feedback says of its arrival
+//! Transport-wide sequence numbers: when each packet was sent, and its arrival by the browser's feedback
 //! (draft-holmer-rmcat-transport-wide-cc-extensions-01).
 
 use crate::numbers::after;
@@ -6,24 +6,24 @@ use shunt_rtp::rtcp::Item;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Packets that wait for feedback at most, and how long.
+/// Most packets that wait for feedback, and how long.
 const MOST: usize = 8192;
 const LASTS: Duration = Duration::from_secs(5);
-/// The reference time is in 64 ms, and has 24 bits; deltas are in 250 µs.
+/// The reference time is in 64 ms and has 24 bits; deltas are in 250 µs.
 const REFERENCE_US: i64 = 64_000;
 const REFERENCES: i64 = 1 << 24;
 const DELTA_US: i64 = 250;
 
-/// A packet that was sent.
+/// A sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     pub at: Duration,
     pub octets: usize,
-    /// The probe that it belongs to.
+    /// Its probe.
     pub probe: Option<u32>,
 }
 
-/// What became of a packet.
+/// Arrival of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub sent: Departure,
@@ -31,7 +31,7 @@ pub struct Outcome {
     pub arrived: Option<i64>,
 }
 
-/// What was sent and is not reported yet.
+/// Sent packets without a report.
 #[derive(Clone, Debug, Default)]
 pub struct Departures {
     waiting: VecDeque<Option<Departure>>,
@@ -42,13 +42,13 @@ pub struct Departures {
 }
 
 impl Departures {
-    /// The sequence number of the packet that is sent next.
+    /// Returns the sequence number of the next packet.
     #[must_use]
     pub fn next(&self) -> u16 {
         crate::numbers::low(self.next)
     }
 
-    /// A packet with the next number is sent.
+    /// Records that the packet with the next number is sent.
     pub fn sent(&mut self, departure: Departure) {
         if self.waiting.len() == MOST {
             self.waiting.pop_front();
@@ -57,7 +57,7 @@ impl Departures {
         self.next += 1;
     }
 
-    /// Feedback came; of each packet that it tells of for the first time, in the order of sending.
+    /// Processes feedback. Returns each packet that is reported for the first time, in the order of sending.
     pub fn feedback(&mut self, item: &Item<'_>, outcomes: &mut Vec<Outcome>) {
         outcomes.clear();
         self.read(item, outcomes);
@@ -123,7 +123,7 @@ fn is_over(departure: Option<Departure>, now: Duration) -> bool {
     departure.is_none_or(|departure| now.saturating_sub(departure.at) > LASTS)
 }
 
-/// The statuses of a chunk (section 3.1.3 and 3.1.4): 0 not received, 1 with a small delta, 2 with a large one.
+/// Returns the statuses of a chunk (sections 3.1.3 and 3.1.4): 0 not received, 1 with a small delta, 2 with a large one.
 fn unpack(chunk: u16, most: usize, symbols: &mut Vec<u8>) {
     // Two bits each.
     #[allow(clippy::cast_possible_truncation)]
@@ -144,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
     use shunt_rtp::rtcp::walk;
 
-    /// Feedback on packets from `base` on, as libwebrtc writes it: arrivals in units of 250 µs from the reference time.
+    /// Writes feedback on packets from `base` on, as libwebrtc does: arrivals in units of 250 µs from the reference time.
     fn feedback(base: u16, reference: u32, arrivals: &[Option<i16>]) -> Vec<u8> {
         let mut out = vec![0x8F, 205, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
         out.extend_from_slice(&base.to_be_bytes());

@@ -1,22 +1,22 @@
-//! Packets in groups that were sent together, and the rate at which packets arrive.
+//! Groups of packets that were sent together, and the rate of arrival.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Packets that were sent within so much are one group, µs (draft-ietf-rmcat-gcc-02 section 4.1).
+/// Packets sent within this time are one group, µs (draft-ietf-rmcat-gcc-02 section 4.1).
 const BURST: i64 = 5_000;
-/// A group that arrives behind another one at once, as after a stall of the path, is of that one; so much at most.
+/// A group that arrives directly after another one, as after a stall of the path, joins that one, up to this time.
 const LONGEST: i64 = 100_000;
-/// The rate is that of so much time, µs, and is known after half of it.
+/// The window of the rate, µs, which is known after half of it.
 const MEASURED: i64 = 500_000;
 
 /// A group compared with the one before it, ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub(super) arrived: f64,
-    /// How much later it came than the one before, beyond how much later it was sent.
+    /// Difference of arrival minus difference of sending.
     pub(super) delay: f64,
-    /// Its way, up to a constant.
+    /// Its transit time, up to a constant.
     pub(super) way: f64,
 }
 
@@ -62,7 +62,7 @@ impl Current {
 }
 
 impl Arrivals {
-    /// A packet arrived, in µs of the browser's clock; the group that it ends, if it begins another one.
+    /// Adds an arrived packet, in µs of the browser's clock. Returns the group that it ends, if it begins another one.
     pub(super) fn packet(&mut self, sent: Duration, arrived: i64) -> Option<Group> {
         let sent = us(sent);
         let Some(current) = &mut self.current else {
@@ -87,7 +87,7 @@ impl Arrivals {
     }
 }
 
-/// What arrived lately.
+/// Recent arrivals.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Throughput {
     packets: VecDeque<(i64, usize)>,
@@ -111,7 +111,7 @@ impl Throughput {
     pub(super) fn bitrate(&self) -> Option<f64> {
         let (last, _) = self.packets.back()?;
         let elapsed = (last - self.first?).min(MEASURED);
-        // Octets of a second.
+        // Octets of one second.
         #[allow(clippy::cast_precision_loss)]
         let bits = self.octets as f64 * 8.0;
         (elapsed >= MEASURED / 2).then(|| bits / (ms(elapsed) / 1000.0))

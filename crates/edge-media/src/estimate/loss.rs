@@ -1,11 +1,11 @@
-//! The rate by loss: above a tenth it falls, below a fiftieth it grows, and between it stays (draft-ietf-rmcat-gcc-02 section 5).
+//! The rate limit by loss: above a tenth it falls, below a fiftieth it grows, and between it stays (draft-ietf-rmcat-gcc-02 section 5).
 
 use std::time::Duration;
 
 const HIGH: f64 = 0.1;
 const LOW: f64 = 0.02;
 const GROWTH: f64 = 1.08;
-/// Loss is that of so many packets at least, and of so much time.
+/// Minimum packets and time of a loss measurement.
 const PACKETS: u32 = 20;
 const TIME: Duration = Duration::from_millis(500);
 
@@ -28,7 +28,7 @@ impl Loss {
         }
     }
 
-    /// What of a rate is left.
+    /// Returns the limited rate.
     pub(super) fn cap(&self, bitrate: f64) -> f64 {
         self.cap.map_or(bitrate, |cap| cap.min(bitrate))
     }
@@ -37,12 +37,12 @@ impl Loss {
         self.share > HIGH
     }
 
-    /// More was found by trying.
+    /// Raises the limit after a probe.
     pub(super) fn raise(&mut self, found: f64) {
         self.cap = self.cap.map(|cap| cap.max(found));
     }
 
-    /// `bitrate`: what delay allows; `throughput`: what arrives.
+    /// Applies a measurement. `bitrate`: the rate by delay; `throughput`: the arriving rate.
     pub(super) fn update(&mut self, now: Duration, bitrate: f64, throughput: Option<f64>) {
         let since = *self.since.get_or_insert(now);
         let packets = self.received + self.lost;
@@ -54,7 +54,7 @@ impl Loss {
         let before = self.cap(bitrate);
         if self.share > HIGH {
             let fallen = before * (1.0 - 0.5 * self.share);
-            // What arrives in spite of the loss can be sent.
+            // The rate that arrives in spite of the loss can be sent.
             self.cap = Some(throughput.map_or(fallen, |throughput| fallen.max(throughput.min(before))));
         } else if self.share < LOW {
             self.cap = self.cap.map(|cap| cap * GROWTH).filter(|cap| *cap < bitrate);

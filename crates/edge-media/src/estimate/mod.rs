@@ -1,7 +1,7 @@
-//! What a browser can be sent: congestion control by its feedback (draft-ietf-rmcat-gcc-02), with a trendline in the place of the Kalman filter,
-//! and probes, so that a free link is found.
+//! Congestion control towards a browser by its feedback (draft-ietf-rmcat-gcc-02), with a trendline instead of the Kalman filter, and
+//! probes that find a free link.
 //!
-//! Two estimates, of which the lower one counts: by delay ([`Trend`] says whether queues grow, [`Rate`] follows), and by loss ([`Loss`]).
+//! The lower of two estimates applies: by delay ([`Trend`] detects growing queues, [`Rate`] follows), and by loss ([`Loss`]).
 
 mod arrival;
 mod loss;
@@ -18,12 +18,12 @@ use rate::Rate;
 use std::time::Duration;
 use trend::Trend;
 
-/// Below this no estimate falls, bit/s.
+/// Lower bound of every estimate, bit/s.
 const LEAST: f64 = 50_000.0;
-/// Without feedback for so long, what was measured is forgotten.
+/// Time without feedback after which measurements are discarded.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How the path is used.
+/// Use of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Usage {
     Normal,
@@ -42,9 +42,9 @@ pub struct Estimator {
     rate: Rate,
     loss: Loss,
     probes: Probes,
-    /// The last feedback.
+    /// Time of the last feedback.
     told: Option<Duration>,
-    /// What can be of use at most, bit/s.
+    /// The highest useful rate, bit/s.
     wanted: f64,
 }
 
@@ -60,7 +60,7 @@ fn real(number: u64) -> f64 {
 }
 
 impl Estimator {
-    /// `first`: what is taken to be possible before anything was measured, bit/s.
+    /// `first`: the estimate before any measurement, bit/s.
     #[must_use]
     pub fn new(first: u64) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Estimator {
         }
     }
 
-    /// What the browser can be sent, bit/s.
+    /// Returns the estimate, bit/s.
     #[must_use]
     pub fn estimate(&self) -> u64 {
         whole(self.bitrate())
@@ -85,18 +85,18 @@ impl Estimator {
         self.loss.cap(self.rate.bitrate()).max(LEAST)
     }
 
-    /// Whether the browser has given feedback.
+    /// Returns whether the browser has sent feedback.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.told.is_some()
     }
 
-    /// What can be of use at most, bit/s: probes look for no more.
+    /// Sets the highest useful rate, bit/s: probes do not exceed it.
     pub fn set_wanted(&mut self, wanted: u64) {
         self.wanted = real(wanted);
     }
 
-    /// Feedback came. `rtt`: the round trip, as far as it is known.
+    /// Processes feedback. `rtt`: the round-trip time, if known.
     pub fn feedback(&mut self, now: Duration, rtt: Duration, outcomes: &[Outcome]) {
         if outcomes.is_empty() {
             return;
@@ -127,13 +127,13 @@ impl Estimator {
         }
     }
 
-    /// The probe that is to begin now, if one is.
+    /// Returns the probe to begin now, if any.
     pub fn probe(&mut self, now: Duration) -> Option<Probe> {
         let calm = self.trend.usage() == Usage::Normal && !self.loss.is_high();
         self.probes.begin(now, self.bitrate(), self.wanted, calm, self.rate.fell())
     }
 
-    /// When [`Self::probe`] may have something to say.
+    /// Returns when [`Self::probe`] may return a probe.
     #[must_use]
     pub fn next_probe(&self) -> Option<Duration> {
         (self.bitrate() < self.wanted).then(|| self.probes.next())

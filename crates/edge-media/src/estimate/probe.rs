@@ -1,33 +1,33 @@
-//! Probes: for a moment more is sent than is needed, and what arrives of it in which time shows what the path carries.
+//! Probes: more than necessary is sent for a moment, and the arrival shows the path's capacity.
 
 use crate::transport::Departure;
 use std::time::Duration;
 
-/// A probe has so many packets at least, lasts so long, and is over so much later.
+/// Minimum packets of a probe, its duration, and its deadline after that.
 const PACKETS: u32 = 5;
 const LENGTH: Duration = Duration::from_millis(15);
 const OVER: Duration = Duration::from_millis(500);
-/// So often a path that carries less than is wanted is tried again, and so long after queues grew.
+/// How often a path with less than the wanted rate is tried again, and the pause after queues grew.
 const AGAIN: Duration = Duration::from_secs(5);
-/// The first one is as many times the first estimate, later ones the estimate.
+/// Factors: the first probe is this multiple of the first estimate, later ones of the estimate.
 const FIRST: f64 = 3.0;
 const NEXT: f64 = 2.0;
-/// A probe of which so much arrived is followed by the next one at once.
+/// Share that must arrive for the next probe to follow at once.
 const CARRIED: f64 = 0.7;
-/// Of a path that carries less than it is sent, so much is taken.
+/// Share of the measured rate to use, if the path carried less than was sent.
 const FULL: f64 = 0.9;
 const TAKEN: f64 = 0.95;
-/// Octets that arrive, of those that are sent, before there is a result.
+/// Share of the octets that must arrive for a result.
 const ARRIVED: f64 = 0.8;
 
-/// A probe that is to be sent.
+/// A probe to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Probe {
-    /// Its packets are marked by it ([`Departure::probe`]).
+    /// Marks its packets ([`Departure::probe`]).
     pub id: u32,
     /// bit/s.
     pub bitrate: f64,
-    /// Octets in all, and packets at least.
+    /// Minimum octets and packets in total.
     pub octets: usize,
     pub packets: u32,
 }
@@ -38,7 +38,7 @@ struct Sent {
     begun: Duration,
     packets: u32,
     octets: usize,
-    /// When the first and the last of those that arrived were sent, and arrived, µs; and the octets of the first and the last.
+    /// First and last arrived packet: times of sending and of arrival, µs, and octets.
     sent: (i64, i64),
     arrived: (i64, i64),
     first: usize,
@@ -50,7 +50,7 @@ pub(super) struct Probes {
     next_id: u32,
     next: Duration,
     current: Option<Sent>,
-    /// What is to be tried next, at once.
+    /// The next rate to try at once.
     follow: Option<f64>,
 }
 
@@ -65,7 +65,7 @@ impl Probes {
         if self.follow.is_some() { Duration::ZERO } else { self.next }
     }
 
-    /// The probe that begins now. `calm`: queues do not grow; `fell`: when the estimate fell last.
+    /// Returns the probe that begins now. `calm`: queues do not grow; `fell`: when the estimate last fell.
     pub(super) fn begin(&mut self, now: Duration, estimate: f64, wanted: f64, calm: bool, fell: Option<Duration>) -> Option<Probe> {
         let follow = self.follow.take();
         let due = follow.is_some() || now >= self.next;
@@ -83,7 +83,7 @@ impl Probes {
         let probe = Probe {
             id: self.next_id,
             bitrate: target,
-            // What 15 ms hold.
+            // Content of 15 ms.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             octets: octets as usize,
             packets: PACKETS,
@@ -102,7 +102,7 @@ impl Probes {
         Some(probe)
     }
 
-    /// A packet arrived.
+    /// Processes an arrived packet.
     pub(super) fn arrived(&mut self, departure: &Departure, arrived: i64) {
         let Some(current) = self.current.as_mut().filter(|current| departure.probe == Some(current.probe.id)) else {
             return;
@@ -120,7 +120,7 @@ impl Probes {
         current.sent = (current.sent.0.min(sent), current.sent.1.max(sent));
     }
 
-    /// What the probe has found, once enough of it has arrived, bit/s.
+    /// Returns the result of the probe once enough of it has arrived, bit/s.
     pub(super) fn result(&mut self, now: Duration, wanted: f64) -> Option<f64> {
         let current = self.current?;
         // Octets of a probe.
@@ -137,7 +137,7 @@ impl Probes {
         if sent <= 0 {
             return None;
         }
-        // Between the first and the last is what was sent from the first on, and what arrived after the first.
+        // Sent between first and last: all but the last. Arrived: all but the first.
         let out = bitrate(current.octets - current.last, sent);
         let through = if arrived > 0 {
             bitrate(current.octets - current.first, arrived)

@@ -1,22 +1,22 @@
-//! The rate by delay: it grows while queues do not, and falls below what arrives when they do (draft-ietf-rmcat-gcc-02 section 4.4).
+//! The rate by delay: it grows while queues do not, and falls below the arriving rate when they do (draft-ietf-rmcat-gcc-02 section 4.4).
 
 use super::{LEAST, Usage};
 use std::time::Duration;
 
-/// What is left of what arrives.
+/// Factor of the arriving rate after a fall.
 const BETA: f64 = 0.85;
-/// Growth in a second, far from where queues grew last.
+/// Growth per second, far from the rate of the last congestion.
 const GROWTH: f64 = 1.08;
-/// A rate is not raised above what arrives by more than this: what was not tried is not known.
+/// Upper bound as a multiple of the arriving rate, because higher rates are untested.
 const UNTRIED: (f64, f64) = (1.5, 10_000.0);
-/// Near to where queues grew: within so many deviations of the mean.
+/// Deviations from the mean within which a rate is near the last congestion.
 const NEAR: f64 = 3.0;
 const SMOOTHED: f64 = 0.95;
-/// Bits of the largest packet, and frames a second: of an average packet one more is sent in a round trip then.
+/// Bits of the largest packet, and frames per second. One more average packet is sent in each round-trip time near the last congestion.
 const PACKET: f64 = 1200.0 * 8.0;
 const FRAMES: f64 = 30.0;
 const LEAST_GROWTH: f64 = 4000.0;
-/// After a fall, the next one takes as long as its effect does, beyond the round trip.
+/// Pause after a fall in addition to the round-trip time, until its effect shows.
 const EFFECT: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Rate {
     holds: bool,
     updated: Option<Duration>,
     fell: Option<Duration>,
-    /// The mean and the variance, relative to the mean, of what arrived when queues grew.
+    /// Mean, and variance relative to the mean, of the arriving rate at congestion.
     capacity: Option<(f64, f64)>,
 }
 
@@ -44,12 +44,12 @@ impl Rate {
         self.bitrate
     }
 
-    /// When it fell last.
+    /// Time of the last fall.
     pub(super) fn fell(&self) -> Option<Duration> {
         self.fell
     }
 
-    /// More was found by trying.
+    /// Raises the rate after a probe.
     pub(super) fn raise(&mut self, found: f64) {
         if found > self.bitrate {
             self.bitrate = found;
@@ -57,7 +57,7 @@ impl Rate {
         }
     }
 
-    /// `throughput`: what arrives, bit/s.
+    /// `throughput`: the arriving rate, bit/s.
     pub(super) fn update(&mut self, now: Duration, rtt: Duration, usage: Usage, throughput: Option<f64>) {
         let elapsed = now.saturating_sub(self.updated.replace(now).unwrap_or(now)).as_secs_f64().min(1.0);
         match usage {
@@ -95,13 +95,13 @@ impl Rate {
             .capacity
             .is_some_and(|(mean, variance)| throughput > mean + NEAR * (variance * mean).sqrt())
         {
-            // There is more than there was.
+            // The path carries more than before.
             self.capacity = None;
         }
         let grown = if self.capacity.is_some() {
             let frame = self.bitrate / FRAMES;
             let packet = frame / (frame / PACKET).ceil();
-            // Until growth shows in the delay: what the detector takes, and as long again.
+            // Until growth shows in the delay: twice the time of the detector.
             let response = 2.0 * (rtt.as_secs_f64() + 0.1);
             self.bitrate + (packet / response).max(LEAST_GROWTH) * elapsed
         } else {

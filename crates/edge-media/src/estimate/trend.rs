@@ -1,32 +1,32 @@
-//! Whether queues grow: the slope of the delay over the last groups (a trendline), against a threshold that adapts (draft-ietf-rmcat-gcc-02
-//! sections 4.3 and 4.4).
+//! Detects growing queues: compares the slope of the delay over the last groups (a trendline) with an adaptive threshold
+//! (draft-ietf-rmcat-gcc-02 sections 4.3 and 4.4).
 
 use super::Usage;
 use super::arrival::Group;
 use std::collections::VecDeque;
 
-/// Groups that the line goes through.
+/// Groups of the trendline.
 const WINDOW: usize = 20;
-/// How much of the smoothed delay stays.
+/// Weight of the previous smoothed delay.
 const SMOOTHED: f64 = 0.9;
-/// The slope is multiplied by as much, and by the number of groups up to the most.
+/// Factor of the slope, and most groups by which it is also multiplied.
 const GAIN: f64 = 4.0;
 const MOST: f64 = 60.0;
-/// The threshold: where it begins, how fast it follows, and where it stays, ms.
+/// The threshold: start value, speed of adaptation, and bounds, ms.
 const FIRST: f64 = 12.5;
 const UP: f64 = 0.0087;
 const DOWN: f64 = 0.039;
 const BOUNDS: (f64, f64) = (6.0, 600.0);
 const OUTLIER: f64 = 15.0;
-/// Queues grow when the slope says so for so long, ms.
+/// How long the slope must exceed the threshold, ms.
 const SUSTAINED: f64 = 10.0;
-/// And when they are there: of the last groups even the fastest took so much longer than packets take at best, ms. A receiver that was not
-/// given the processor for a while delays groups too, but not each of them.
+/// Minimum excess of even the fastest recent group over the best transit time, ms. A receiver without processor time delays groups too, but
+/// not each of them.
 const STANDS: f64 = 10.0;
 const RECENT: usize = 10;
-/// A queue that is longer than this, ms, may not grow at all: the threshold, which rises with what grows slowly, is the lowest then.
+/// With a queue longer than this, ms, the minimum threshold applies, because the threshold rises with slow growth.
 const LONG: f64 = 100.0;
-/// The best way is remembered for this to twice as long, ms: clocks drift apart, and paths change.
+/// How long the best transit time is remembered, up to twice this, ms: clocks drift, and paths change.
 const BEST: f64 = 15_000.0;
 
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Trend {
     /// Arrival and smoothed delay, ms.
     points: VecDeque<(f64, f64)>,
     ways: VecDeque<f64>,
-    /// The best way of this and of the last period, and when this one began.
+    /// The best transit times of this period and the last, and the start of this one.
     best: (f64, f64),
     since: Option<f64>,
     first: f64,
@@ -43,7 +43,7 @@ pub(super) struct Trend {
     groups: f64,
     threshold: f64,
     updated: Option<f64>,
-    /// For how long the slope has been above the threshold, ms, and how often.
+    /// For how long the slope has exceeded the threshold, ms, and how often.
     above: Option<(f64, u32)>,
     slope: f64,
     usage: Usage,
@@ -74,7 +74,7 @@ impl Trend {
         self.usage
     }
 
-    /// Another group arrived.
+    /// Adds a group.
     pub(super) fn group(&mut self, group: &Group) {
         let elapsed = self.points.back().map_or(0.0, |(at, _)| group.arrived - self.first - at);
         if self.groups == 0.0 {
@@ -105,13 +105,13 @@ impl Trend {
         }
     }
 
-    /// How much longer even the fastest of the last groups took than the best one, ms.
+    /// Returns the excess of the fastest recent group over the best transit time, ms.
     fn queue(&self) -> f64 {
         let fastest = self.ways.iter().copied().fold(f64::INFINITY, f64::min);
         fastest - self.best.0.min(self.best.1)
     }
 
-    /// The slope of the line of least squares.
+    /// Returns the slope of the least-squares line.
     fn line(&self) -> f64 {
         // At most WINDOW.
         #[allow(clippy::cast_precision_loss)]
