@@ -41,7 +41,7 @@ const THREADS: usize = 2;
 /// How often it tells systemd that it lives, at least.
 const LOOK: Duration = Duration::from_millis(500);
 const KEEPALIVE: Duration = Duration::from_secs(1);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(800);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1800);
 
 /// The Linux data plane of Shunt, served over BF Runtime.
 #[derive(Parser)]

@@ -280,6 +280,13 @@ class Bench:
             answers = [one.result() for one in asked]
         return Said(*answers, json.loads(health) if code == 200 else {}, readyz, metrics)
 
+    def until_firing(self, alert: str, before: str, began: float) -> None:
+        """Wait until this alert would fire. before: /metrics at that monotonic time; some counts are read seconds later."""
+        deadline = time.monotonic() + 60
+        while alert not in (fired := self.firing(before, self.page("/metrics")[1], time.monotonic() - began)):
+            assert time.monotonic() < deadline, (alert, fired)
+            time.sleep(0.5)
+
     def firing(self, before: str, after: str, seconds: float, minutes: int = 40) -> set[str]:
         """The shipped alerts that fire when it stays so. before, after: two answers of /metrics, so many seconds apart ("": nothing answers)."""
         step_s, first, last = 30, _samples(before), _samples(after)

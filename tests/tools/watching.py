@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Agency:
     async def status(self) -> JSON:
         self._answer()
         streams = [{"state": stream["state"], "reason": stream["reason"], "streams": 1} for call in self.by_id.values() for line in call["lines"] for stream in line["streams"]]
-        return STATUS | {"calls": len(self.by_id), "streams": streams, "drain": STATUS["drain"] | ({"stop": "offloads", "since_s": 4.0} if self.draining else {})}
+        return STATUS | {"uptime_s": time.monotonic(), "calls": len(self.by_id), "streams": streams, "drain": STATUS["drain"] | ({"stop": "offloads", "since_s": 4.0} if self.draining else {})}
 
     async def metrics(self) -> str:
         self._answer()

@@ -97,11 +97,14 @@ class Samples:
         self._epoch: int | None = None
         self._kept: deque[_Sample] = deque()
 
-    def add(self, at: float, status: Mapping[str, Any]) -> None:
-        """Take in a status. at: monotonic time in seconds."""
+    def add(self, status: Mapping[str, Any]) -> bool:
+        """Take in a status; False: it is no newer than the last one, as when two are asked for at the same time."""
+        at = status["uptime_s"]
         if status["epoch"] != self._epoch:
             self._epoch = status["epoch"]
             self._kept.clear()
+        elif self._kept and at <= self._kept[-1].at:
+            return False
         plane = status["data_plane"] or {}
         totals = plane.get("totals") or {}  # no data plane: an empty one
         counts = [relay["packets_relayed"] for relay in status["relays"]]
@@ -119,6 +122,7 @@ class Samples:
         self._kept.append(sample)
         while self._kept and self._kept[0].at < at - _MINUTES_S:
             self._kept.popleft()
+        return True
 
     def flow(self) -> Flow | None:
         """What was counted in the last span; None: there are no two samples that are apart enough."""
@@ -267,14 +271,14 @@ class Health:
 
     async def judged(self, status: Mapping[str, Any], error: str | None) -> Judgement:
         """What is wrong by a status that was just read. error: why it could not be read anew."""
-        await self._take(status, error)
+        async with self._looking:
+            await self._take(status, error)
         return self.last()
 
     async def _take(self, status: Mapping[str, Any] | None, error: str | None) -> None:
         if status is None or error is not None:
             self._facts = Unknown(error or "no answer yet")
-        else:
-            self._samples.add(time.monotonic(), status)
+        elif self._samples.add(status) or isinstance(self._facts, Unknown):
             self._facts = await self._closer(agent_of(status, self._samples.flow()))
         before, self._looked = self._looked, time.monotonic()
         if (past := self.last().of(*_PAST)) is not None:
