@@ -1,10 +1,10 @@
 //! Converts the call state's and the data plane's facts to values of the admin API. Pure functions.
 
 use shunt_admin::{
-    CallFacts, CallWhat, Component, Direction, EndedFacts, EndedLine, EndedParty, Entry, Format, LearnFacts, Outcome, SdpLine, SipFacts,
-    SipStart, TableFacts, TableOperation, Text, Verdict,
+    CallFacts, CallWhat, Component, Direction, EndedFacts, EndedLine, EndedParty, Entry, Format, HoldView, LearnFacts, Outcome, SdpLine,
+    SipFacts, SipStart, TableFacts, TableOperation, Text, Verdict,
 };
-use shunt_calls::{Counters, Ended, Happening, Ignored, Notice, Operation, RelayEntry, RelayId, Sdp, Side, StreamId, Time};
+use shunt_calls::{Counters, Ended, Happening, Hold, Holder, Ignored, Notice, Operation, RelayEntry, RelayId, Sdp, Side, StreamId, Time};
 use shunt_hep::sip::{Message, SdpMedia};
 use shunt_net::Endpoint;
 use shunt_plane::Written;
@@ -21,6 +21,26 @@ pub fn entry(entry: RelayEntry) -> Entry {
         destination: entry.key().dst,
         new_source: Some(entry.new_source()),
         new_destination: Some(entry.new_destination()),
+    }
+}
+
+/// Returns a hold of a media line as the admin API has it. `party`: whose media.
+#[must_use]
+pub fn hold(hold: &Hold, party: Option<Side>) -> HoldView {
+    let (mut selection, mut subscription) = (None, None);
+    match &hold.holder {
+        Holder::Party(words) | Holder::Flow(words) => selection = Some(text(&words.0)),
+        Holder::Subscription(tag) => subscription = some(&tag.0),
+        Holder::Call | Holder::Side(_) => {}
+    }
+    HoldView {
+        reason: hold.reason,
+        command: some(hold.command.as_bytes()),
+        party,
+        selection,
+        subscription,
+        recording: hold.is_recording(),
+        to: hold.to.clone(),
     }
 }
 
@@ -235,6 +255,8 @@ fn ended_line(line: &shunt_calls::EndedLine) -> EndedLine {
         to_tag: line.other_tag.as_deref().map(Into::into),
         reason: line.reason,
         answered: line.answered,
+        recorders: shunt_calls::recorders(line.recorded.iter().map(|(recorded, _)| recorded)) as u64,
+        recorded: line.recorded.iter().map(|(recorded, party)| hold(recorded, *party)).collect(),
         caller: ended_party(line.party(Side::Caller)),
         callee: ended_party(line.party(Side::Callee)),
     }

@@ -359,9 +359,9 @@ impl Snapshot {
     }
 
     fn calls(&self, to: &mut Writer) -> fmt::Result {
-        let (calls, counts, mismatches) = self.core.read(|book| {
+        let (calls, counts, mismatches, recorders) = self.core.read(|book| {
             let counts: Vec<_> = book.stream_counts().collect();
-            (book.call_count(), counts, book.source_mismatches())
+            (book.call_count(), counts, book.source_mismatches(), book.recorder_count())
         });
         to.gauge("shunt_calls", "Calls that the agent knows", float(calls))?;
         let carriers = by_carrier(counts.iter().copied());
@@ -373,6 +373,7 @@ impl Snapshot {
         }
         let reasons = reasons.into_iter().map(|(reason, count)| ([("reason", reason)], float(count)));
         to.gauges("shunt_streams_by_reason", "RTP streams by the reason for their state", reasons)?;
+        to.gauge("shunt_recorders", "Recorders that get media lines from relays", float(recorders))?;
         let all: usize = carriers.iter().map(|(_, count)| count).sum();
         if all > 0 {
             let share = float(carriers[0].1) / float(all);

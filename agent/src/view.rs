@@ -1,9 +1,9 @@
 //! The call state in the form of the admin API.
 
 use crate::clock::Clock;
-use crate::facts::{entry, micros, sdp};
+use crate::facts::{entry, hold, micros, sdp};
 use shunt_admin::{CallFilter, CallPage, CallView, LegView, LineView, StreamView};
-use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time};
+use shunt_calls::{Book, Component, LineId, Reason, Side, State, StreamId, Time, recorders};
 
 /// Returns a time of the call state as Unix time in µs.
 fn unix_us(clock: &Clock, now: Time, at: Time) -> u64 {
@@ -47,6 +47,7 @@ pub fn call(book: &Book, clock: &Clock, asked: Time, relay: impl Fn(shunt_calls:
 }
 
 fn line_view(line: &shunt_calls::LineView, look: Look, relay: String) -> LineView {
+    let holds = line.holds();
     LineView {
         media: line.media(),
         relay: relay.as_bytes().into(),
@@ -56,6 +57,8 @@ fn line_view(line: &shunt_calls::LineView, look: Look, relay: String) -> LineVie
         caller: leg_view(&line.leg(Side::Caller), look),
         callee: leg_view(&line.leg(Side::Callee), look),
         streams: line.streams().map(|stream| stream_view(line, &stream, look)).collect(),
+        recorders: recorders(&holds) as u64,
+        holds: holds.iter().map(|held| hold(held, line.side_of(held))).collect(),
     }
 }
 

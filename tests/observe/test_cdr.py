@@ -24,7 +24,7 @@ from shunt.operator.dialogs import Dialogs
 from shunt.operator.endings import Endings
 from shunt.operator.position import Position
 from shunt.operator.records import CALL, Records, outputs
-from tests.tools.telling import CALLEE, CALLER, TO_CALLER, Telling, counters, ended_line, ended_party, sdp, silent
+from tests.tools.telling import CALLEE, CALLER, TO_CALLER, Telling, counters, ended_line, ended_party, hold, sdp, silent
 
 
 def parsed(text: str) -> list[dict[str, str]]:
@@ -105,6 +105,17 @@ def test_rtcp_that_the_data_plane_carried_is_in_the_record() -> None:
     told = Recorded()
     told.ended(ended_line(caller=ended_party("caller", rtp=counters(500), rtcp=counters(12)), callee=silent("callee")))
     assert [told.entries[0]["media"][0][side]["rtcp_packets"] for side in ("caller", "callee")] == [12, None]
+
+
+def test_a_record_has_the_recordings_of_each_media_line() -> None:
+    told = Recorded()
+    told.ended(ended_line(1, recorded=[hold("copy", "C", "caller", "192.0.2.210:40020"), hold("subscription", "subscribe request", subscription="s1")], recorders=2), ended_line(2))
+    (entry,) = told.entries
+    first, second = parsed(csv_header() + csv_lines(entry))
+    assert (first["recorders"], first["recorded_by"]) == ("2", "copy of the caller by C, to 192.0.2.210:40020; subscription s1 by subscribe request, to an unknown address")
+    assert (second["recorders"], second["recorded_by"]) == ("0", "")
+    copied = entry["media"][0]["recordings"][0]
+    assert (copied["command"], copied["party"], copied["to"]) == ("C", "caller", ["192.0.2.210:40020"])
 
 
 # -- text ---------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from shunt.api.view import AgentUnavailable, DataPlaneUnavailable
+from shunt.calls.text import why_lines
 from shunt.config.load import ConfigError, loads
 from shunt.config.model import Config
-from tests.tools.telling import CALLER, JSON, TO_CALLER, counters, leg, line, offloaded, relayed, sdp, snapshot, unheard
+from tests.tools.telling import CALLER, JSON, TO_CALLER, counters, hold, leg, line, offloaded, relayed, sdp, snapshot, unheard
 from tests.tools.watching import Watched
 
 
@@ -41,6 +42,29 @@ async def test_a_call_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
     assert nothing["explanation"] == "The relay carries this stream: it has counted 7 packets of this party, and the data plane reported none."
     assert call["quality"][0]["caller"]["mos"] > 4 and call["quality"][0]["callee"]["mos"] is None
     assert await watched.view.call("c2") is None
+
+
+async def test_a_call_is_shown_with_those_that_record_it(tmp_path: Path) -> None:
+    """Each recording by its command, its subscription and its target. What is not known is said to be so."""
+    tag = "61ee98ec22bb290184708b49dda263e9"
+    holds = [
+        hold("playback", "play media", selection="from-tag=A label=x"), hold("copy", "C", "callee", "192.0.2.210:40020"), hold("recording", "record-call"),
+        hold("subscription", "subscribe request", subscription=tag, to=["192.0.2.211:40010", "[2001:db8::1]:40020"]), hold("subscription", None, subscription="s2"),
+    ]  # fmt: skip
+    kept = line(relayed("caller", "playback", "suspended"), relayed("callee", "playback", "suspended"), holds=holds, recorders=4)
+    watched = Watched(tmp_path, snapshot(kept))
+    call = await watched.view.call("c1")
+    assert call is not None
+    (media,) = call["media"]
+    assert media["recorders"] == 4 and media["held_by"][3]["subscription"] == tag
+    assert [each["text"] for each in media["held_by"]] == [
+        "playback (from-tag=A label=x) by play media", "copy of the callee by C, to 192.0.2.210:40020", "recording by record-call",
+        "subscription 61ee98ec22bb… by subscribe request, to 192.0.2.211:40010, [2001:db8::1]:40020", "subscription s2, begun past the agent, to an unknown address",
+    ]  # fmt: skip
+    said = why_lines(call)
+    at = said.index("  recorded: 4 recorders")
+    assert [text.strip() for text in said[at + 1 : at + 5]] == [each["text"] for each in media["held_by"][1:]]
+    assert said[at + 5] == "  held on the relay: playback (from-tag=A label=x) by play media"
 
 
 async def test_the_list_has_the_worst_figures_and_what_is_wrong_now(tmp_path: Path) -> None:
@@ -111,7 +135,7 @@ async def test_while_the_agent_is_away_the_events_tell_and_say_so(tmp_path: Path
     watched.control("U")
     watched.agency.away = True
     history = await watched.history()
-    assert not history["counters_fresh"] and "the last known state follows" in history["diagnosis"][0]["text"] and len(history["events"]) == 1
+    assert not history["counters_fresh"] and "what follows is what was known before" in history["diagnosis"][0]["text"] and len(history["events"]) == 1
     with pytest.raises(AgentUnavailable):
         await watched.view.calls(None, None, None, 0, 10)
 

@@ -52,7 +52,7 @@ def counters(packets: int) -> dict[str, Any]:
 def ended_line(media: int | None, packets: int | None) -> dict[str, Any]:
     party = {"rtcp": None, "relay_packets": None, "payload_types": [[8, 6]], "sdp": None, "offloaded": packets is not None, "offloaded_after_us": None, "source_mismatches": 0}
     caller = {"signalled": CALLER, "source": CALLER, "relay_port": f"{RELAY}:35000", "rtp": None if packets is None else counters(packets)}
-    return {"media": media, "reason": "released", "caller": caller | party, "callee": caller | party | {"source": CALLEE}}
+    return {"media": media, "reason": "released", "recorded": [], "recorders": 0, "caller": caller | party, "callee": caller | party | {"source": CALLEE}}
 
 
 def ended(*lines: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_call_is_judged_and_recorded_by_its_end() -> None:
     first, second = made["media"]
     assert (first["caller"]["packets"], first["caller"]["codec"], first["caller"]["jitter_max_ms"]) == (600, "PCMA", 2.5)
     assert second["caller"]["packets"] is None and made["duration_s"] == 60.0
-    assert csv_header().strip().endswith(",epoch,seq,number,lost,at_least") and csv_lines(made).splitlines()[0].endswith(",1,102,7,,")
+    assert csv_header().strip().endswith(",epoch,seq,number,lost,at_least,recorders,recorded_by") and csv_lines(made).splitlines()[0].endswith(",1,102,7,,,0,")
 
 
 def leg(**more: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def running(idle_s: float | None, error: str | None = None) -> dict[str, Any]:
     stream = {"component": "rtp", "state": "offloaded", "reason": "offloaded", "detail": None, "since_s": 3.0, "entry": None, "was_offloaded": True}
     counted = {"counters": counters(50), "counters_age_s": 0.0, "idle_s": idle_s}
     streams = [{"from": side.value} | stream | counted for side in Side]
-    line = {"media": None, "relay": "local", "from_tag": "A", "to_tag": "B", "released": None, "caller": leg(), "callee": leg(latched=CALLEE), "streams": streams}
+    line = {"media": None, "relay": "local", "from_tag": "A", "to_tag": "B", "released": None, "caller": leg(), "callee": leg(latched=CALLEE), "streams": streams, "holds": [], "recorders": 0}
     return {"call": "c1", "started_us": int(BEGIN * 1e6), "age_s": 60.0, "lines": [line], "counters_error": error}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import typing
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -195,10 +196,18 @@ def silent(party: str) -> JSON:
     return ended_party(party, source=None, payload_types=[])
 
 
-def ended_line(media: int | None = 1, *, caller: JSON | None = None, callee: JSON | None = None, rtp: JSON | None = None, reason: str = "released") -> JSON:
+def hold(reason: str, command: str | None, party: str | None = None, *to: str, **more: Any) -> JSON:
+    """Something that the relay does to a line's media."""
+    recording = reason in ("recording", "copy", "forwarding", "subscription")
+    return {"reason": reason, "command": command, "party": party, "recording": recording, "to": list(to)} | more
+
+
+def ended_line(
+    media: int | None = 1, *, caller: JSON | None = None, callee: JSON | None = None, rtp: JSON | None = None, reason: str = "released", recorded: Sequence[JSON] = (), recorders: int = 0
+) -> JSON:
     """A media line that is over. rtp: the counters of parties that are not given."""
     parties = {"caller": caller or ended_party("caller", rtp=rtp), "callee": callee or ended_party("callee", rtp=rtp)}
-    return {"media": media, "from_tag": "A", "to_tag": "B", "reason": reason, "answered": True} | parties
+    return {"media": media, "from_tag": "A", "to_tag": "B", "reason": reason, "answered": True, "recorded": list(recorded), "recorders": recorders} | parties
 
 
 # -- snapshots ----------------------------------------------------------------------------------------
@@ -231,10 +240,10 @@ def relayed(party: str, reason: str, state: str = "learning", **more: Any) -> JS
     return made | more
 
 
-def line(*streams: JSON, media: int | None = 1, caller: JSON | None = None, callee: JSON | None = None, released: str | None = None) -> JSON:
+def line(*streams: JSON, media: int | None = 1, caller: JSON | None = None, callee: JSON | None = None, released: str | None = None, holds: Sequence[JSON] = (), recorders: int = 0) -> JSON:
     """A media line. Its streams are offloaded, and its parties heard, where they are not given."""
     listed = list(streams) or [offloaded("caller"), offloaded("callee")]
-    made = {"media": media, "relay": "local", "from_tag": "A", "to_tag": "B", "released": released}
+    made = {"media": media, "relay": "local", "from_tag": "A", "to_tag": "B", "released": released, "holds": list(holds), "recorders": recorders}
     return made | {"caller": caller or leg("caller"), "callee": callee or leg("callee"), "streams": listed}
 
 

@@ -1,7 +1,7 @@
 //! Events as plain values. `docs/admin-api.md` has the JSON of each kind.
 
 use crate::text::Text;
-use crate::view::{Counters, Entry};
+use crate::view::{Counters, Entry, HoldView};
 use serde::{Deserialize, Serialize};
 use shunt_calls::{Reason, Side, State};
 use shunt_net::Endpoint;
@@ -339,6 +339,10 @@ pub struct EndedLine {
     pub reason: Reason,
     /// Both relay ports were known.
     pub answered: bool,
+    /// Recordings of its media by the relay, the last 16 of those that ended before the line.
+    pub recorded: Vec<HoldView>,
+    /// How many recorders that were.
+    pub recorders: u64,
     pub caller: EndedParty,
     pub callee: EndedParty,
 }

@@ -21,6 +21,6 @@ pub use failure::{Failure, FailureKind};
 pub use text::{Text, TextError};
 pub use view::{
     Audit, CallFilter, CallPage, CallView, Commands, Counters, CountersOf, DataPlaneStatus, DrainStatus, EndedCounts, Entry, HepStatus,
-    InterfaceStatus, JournalStatus, LegView, LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount, StreamView,
-    TableWrites, Trace, TraceCall, TraceVerdict,
+    HoldView, InterfaceStatus, JournalStatus, LegView, LineView, LogFilter, Problem, RelayStatus, Role, Status, StopOf, StreamCount,
+    StreamView, TableWrites, Trace, TraceCall, TraceVerdict,
 };

@@ -267,6 +267,30 @@ pub struct LineView {
     pub caller: LegView,
     pub callee: LegView,
     pub streams: Vec<StreamView>,
+    /// What commands have the relay do to the media.
+    pub holds: Vec<HoldView>,
+    /// How many recorders get the media.
+    pub recorders: u64,
+}
+
+/// Something that the relay does to a line's media.
+#[derive(Clone, Debug, Serialize)]
+pub struct HoldView {
+    pub reason: Reason,
+    /// The command or option that began it: `C`, `start recording`, `record-call`; `None`: the agent did not see it.
+    pub command: Option<Text>,
+    /// Whose media; `None`: both parties', or that is not known.
+    pub party: Option<Side>,
+    /// Whose media by the words of the command for rtpengine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Text>,
+    /// A subscription at rtpengine, by its tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subscription: Option<Text>,
+    /// Whether somebody else gets the media.
+    pub recording: bool,
+    /// Where copies go; empty: into a file, or that is not known.
+    pub to: Vec<Endpoint>,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]

@@ -2,6 +2,7 @@
 
 use crate::book::Notice;
 use crate::entry::Counters;
+use crate::hold::Hold;
 use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::journal::RowKey;
 use crate::reason::Reason;
@@ -130,6 +131,8 @@ pub struct EndedLine {
     pub reason: Reason,
     /// Both relay ports were known.
     pub answered: bool,
+    /// Recordings of its media by the relay, each with the party that it is about (`None`: both, or that is not known).
+    pub recorded: Vec<(Hold, Option<Side>)>,
     pub caller: EndedParty,
     pub callee: EndedParty,
 }

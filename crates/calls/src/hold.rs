@@ -8,6 +8,7 @@ use crate::reason::Reason;
 use serde::{Deserialize, Serialize};
 use shunt_latch::Time;
 use shunt_net::Endpoint;
+use std::collections::BTreeSet;
 
 /// Recordings of a line that are remembered after their end: the latest.
 const MOST_PAST: usize = 16;
@@ -32,7 +33,7 @@ pub enum Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub reason: Reason,
-    /// The command or option that began it: `C`, `start recording`, `record-call`.
+    /// The command or option that began it: `C`, `start recording`, `record-call`. Empty: no agent saw it.
     pub command: Box<str>,
     pub holder: Holder,
     /// Where copies go, as far as commands say so.
@@ -62,6 +63,17 @@ impl Hold {
     fn is_same(&self, other: &Self) -> bool {
         (self.reason, &self.command, &self.holder) == (other.reason, &other.command, &other.holder)
     }
+}
+
+/// How many recorders get the media: subscriptions, addresses of copies, and recordings of the relay itself.
+#[must_use]
+pub fn recorders<'a>(holds: impl IntoIterator<Item = &'a Hold>) -> usize {
+    let recorder = |hold: &Hold| match (&hold.holder, hold.to.first()) {
+        (Holder::Subscription(tag), _) => (String::new(), Some(tag.clone()), None),
+        (_, to) => (hold.command.to_string(), None, to.map(|end| end.addr)),
+    };
+    let recordings = holds.into_iter().filter(|hold| hold.is_recording());
+    recordings.map(recorder).collect::<BTreeSet<_>>().len()
 }
 
 /// A hold of a line, and its state.

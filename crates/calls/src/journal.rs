@@ -110,6 +110,9 @@ pub struct Row {
     pub recorded: Vec<Hold>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub described: Option<Reason>,
+    /// Those that get copies by rtpengine's description.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subscribers: Vec<Text>,
     /// The claim of the caller by modifier w.
     #[serde(default)]
     pub weak: bool,

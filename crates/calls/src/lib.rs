@@ -53,7 +53,7 @@ mod timers;
 pub use book::{After, Book, Comparison, Foreseen, LegView, LineView, Notice, PortHeld, Step, StreamView, is_unknown_call};
 pub use decision::{Decision, Ended, EndedLine, EndedParty, Happening, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, Reading, RelayEntry};
-pub use hold::{Hold, Holder};
+pub use hold::{Hold, Holder, recorders};
 pub use ids::{LineId, RelayId, Side, State, StreamId, WriteId};
 pub use journal::{
     DirectionRow, EntryRow, HoldRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, SdpRow, StreamRow, Text,

@@ -1,7 +1,8 @@
 //! A media line: one session of a relay, with two parties and four streams.
 
-use crate::hold::Holds;
+use crate::hold::{Hold, Holder, Holds};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, StreamId, stream_index};
+use crate::journal::Text;
 use crate::leg::Leg;
 use crate::reason::Reason;
 use crate::record::CallNumber;
@@ -9,6 +10,7 @@ use crate::stream::Stream;
 use shunt_latch::{Component, Time};
 use shunt_net::Endpoint;
 use shunt_rtpproxy::Session;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -80,6 +82,10 @@ pub(crate) struct Line {
     pub(crate) holds: Holds,
     /// What the relay does to the media by rtpengine's description.
     pub(crate) described: Option<Reason>,
+    /// Those that get copies of the media by rtpengine's description.
+    pub(crate) subscribers: BTreeSet<Text>,
+    /// How many recorders the book's sum has of this line.
+    pub(crate) counted_recorders: usize,
     /// Claims to the session, which ends with the last of them: one by U, and one of each party that modifier w was used for.
     pub(crate) strong: bool,
     pub(crate) weak: [bool; 2],
@@ -127,6 +133,8 @@ impl Line {
             notification: None,
             holds: Holds::default(),
             described: None,
+            subscribers: BTreeSet::new(),
+            counted_recorders: 0,
             strong: false,
             weak: [false; 2],
             suspended: None,
@@ -269,6 +277,25 @@ impl Line {
         match claim {
             Claim::Strong => self.strong = false,
             Claim::Weak(side) => self.weak[side.index()] = false,
+        }
+    }
+
+    /// Its holds: those that commands began, and subscriptions that only rtpengine's description shows.
+    pub(crate) fn all_holds(&self) -> Vec<Hold> {
+        let mut holds: Vec<Hold> = self.holds.iter().map(|held| held.hold.clone()).collect();
+        let named: Vec<Holder> = holds.iter().map(|hold| hold.holder.clone()).collect();
+        let described = self.subscribers.iter().map(|tag| Holder::Subscription(tag.clone()));
+        let unseen = described.filter(|holder| !named.contains(holder));
+        holds.extend(unseen.map(|holder| Hold::new(Reason::Subscription, "", holder)));
+        holds
+    }
+
+    /// The party whose media a hold is about; `None`: both, or that is not known.
+    pub(crate) fn side_of_hold(&self, hold: &Hold) -> Option<Side> {
+        match &hold.holder {
+            Holder::Side(side) => Some(*side),
+            Holder::Party(selection) => selection.0.strip_prefix(b"from-tag=").and_then(|tag| self.side_of(tag)),
+            _ => None,
         }
     }
 

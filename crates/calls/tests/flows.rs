@@ -249,6 +249,27 @@ fn a_call_that_nobody_answers_is_timed_out_after_the_time_of_set_up() {
 }
 
 #[test]
+fn rtpproxy_has_one_copy_of_each_stream_and_the_first_recorder_has_it() {
+    let mut bench = Bench::new(Settings::default());
+    bench.call("c1", 36000);
+    for (target, tags) in [
+        ("udp:10.5.0.1:4000", "a;1 b;1"),
+        ("udp:10.5.0.1:4002", "b;1 a;1"),
+        ("udp:10.5.0.2:4000", "a;1 b;1"),
+    ] {
+        bench.say(&format!("C c1 {target} {tags}"), "0");
+    }
+    let line = bench.line("c1");
+    let told: Vec<_> = line.holds().iter().map(|hold| (line.side_of(hold), hold.to.clone())).collect();
+    let expected = [
+        (Some(Side::Caller), vec![end("10.5.0.1:4000")]),
+        (Some(Side::Callee), vec![end("10.5.0.1:4002")]),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(recorders(&line.holds()), 1, "both streams go to one recorder");
+}
+
+#[test]
 fn a_call_with_media_goes_on() {
     let mut bench = Bench::new(Settings::default());
     bench.call("c1", 36000);

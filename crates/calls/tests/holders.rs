@@ -51,6 +51,8 @@ fn restart(bench: &Bench) -> Bench {
 fn check(bench: &mut Bench, holders: usize) -> Result<(), TestCaseError> {
     talk(bench);
     let reasons = (bench.reason("c1", Side::Caller), bench.reason("c1", Side::Callee));
+    let counted: usize = bench.book.lines().map(|line| recorders(&line.holds())).sum();
+    prop_assert_eq!(bench.book.recorder_count(), counted);
     prop_assert_eq!(
         bench.held.len(),
         if holders == 0 { 2 } else { 0 },
@@ -435,6 +437,8 @@ proptest! {
         for step in &steps {
             run_ng(&mut bench, &mut relay, step);
             check(&mut bench, relay.holders())?;
+            let known = bench.line("c1").holds().iter().filter(|hold| hold.reason == Reason::Subscription).count();
+            prop_assert_eq!(known, relay.subscriptions.len());
         }
     }
 }

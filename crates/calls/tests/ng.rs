@@ -378,6 +378,53 @@ fn what_the_relay_has_to_see_goes_back_to_it_and_returns() {
 }
 
 #[test]
+fn a_line_says_who_records_it_and_where_to_and_its_end_has_all_of_them() {
+    let ok = body(&[("result", "ok")]);
+    let mut ng = Ng::with_call();
+    for tag in ["s1", "s2"] {
+        let named = body(&[("to-tag", tag), ("result", "ok")]);
+        ng.say(&body(&[("call-id", "c1"), ("command", "subscribe request")]), &named);
+    }
+    let sdp = ANSWER.replace("10.2.0.2", "10.5.0.1");
+    let answer = [("call-id", "c1"), ("to-tag", "s1"), ("sdp", &*sdp), ("command", "subscribe answer")];
+    ng.say(&body(&answer), &ok);
+    ng.say(&body(&[("call-id", "c1"), ("from-tag", "a"), ("command", "start forwarding")]), &ok);
+    let line = ng.0.line("c1");
+    let holds = line.holds();
+    let told: Vec<_> = holds
+        .iter()
+        .map(|hold| (&*hold.command, line.side_of(hold), hold.to.clone()))
+        .collect();
+    let expected = [
+        ("start forwarding", Some(Side::Caller), vec![]),
+        ("subscribe request", None, vec![end("10.5.0.1:7000")]),
+        ("subscribe request", None, vec![]),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!((recorders(&holds), ng.0.book.recorder_count()), (3, 3));
+    // One that rtpengine describes and no agent has seen.
+    let mut description = call();
+    description.tags[1].subscribers.push(Subscription {
+        tag: b"s3".to_vec(),
+        offer_answer: false,
+    });
+    ng.describe(&description);
+    let last = ng.0.line("c1").holds().pop().unwrap();
+    assert_eq!((&*last.command, last.holder), ("", Holder::Subscription(b"s3"[..].into())));
+    ng.say(&body(&[("call-id", "c1"), ("to-tag", "s1"), ("command", "unsubscribe")]), &ok);
+    ng.say(&body(&[("call-id", "c1"), ("command", "delete")]), &ok);
+    let recorded: Vec<_> = ng.0.calls[0].lines[0]
+        .recorded
+        .iter()
+        .map(|(hold, _)| hold.holder.clone())
+        .collect();
+    let subscription = |tag: &[u8]| Holder::Subscription(tag.into());
+    assert_eq!(recorded.len(), 4);
+    assert!([&b"s1"[..], b"s2", b"s3"].iter().all(|tag| recorded.contains(&subscription(tag))));
+    assert_eq!(ng.0.book.recorder_count(), 0);
+}
+
+#[test]
 fn what_the_relay_does_to_the_packets_keeps_a_line_there() {
     let flags: [(MediaFlags, Reason); 4] = [
         (MediaFlags::SDES, Reason::Srtp),

@@ -41,8 +41,8 @@ pub struct PartyDescription {
     pub label: Option<Vec<u8>>,
     /// How many get this party's media.
     pub subscribers: usize,
-    /// Someone gets it by publish, subscribe or connect.
-    pub is_copied: bool,
+    /// Those that get it by publish, subscribe or connect, by their tags.
+    pub copied_to: Vec<Vec<u8>>,
 }
 
 /// Why rtpengine must forward a line itself.
@@ -161,7 +161,12 @@ fn party(tag: &Tag, media: &MediaDescription) -> PartyDescription {
         via_branch: tag.via_branch.clone(),
         label: tag.label.clone(),
         subscribers: tag.subscribers.len(),
-        is_copied: tag.subscribers.iter().any(|flow| !flow.offer_answer),
+        copied_to: tag
+            .subscribers
+            .iter()
+            .filter(|flow| !flow.offer_answer)
+            .map(|flow| flow.tag.clone())
+            .collect(),
     }
 }
 
@@ -207,7 +212,7 @@ impl PartyDescription {
             _ => Some(RelayReason::Protocol),
         };
         let by_suite = self.crypto_suite.as_ref().map(|_| RelayReason::Sdes);
-        let by_copies = (self.is_copied || self.subscribers > 1).then_some(RelayReason::MediaFork);
+        let by_copies = (!self.copied_to.is_empty() || self.subscribers > 1).then_some(RelayReason::MediaFork);
         by_flag.or(by_protocol).or(by_suite).or(by_copies)
     }
 }

@@ -246,8 +246,20 @@ Stream = TypedDict(
 )
 
 
+class Hold(TypedDict):
+    """Something that the relay does to a line's media, which keeps it there. command: None: the agent did not see it; party: None: both, or that is not known."""
+
+    reason: str
+    command: str | None
+    party: Party | None
+    selection: NotRequired[str]
+    subscription: NotRequired[str]
+    recording: bool
+    to: list[str]
+
+
 class Line(TypedDict):
-    """A media line: one session of a relay."""
+    """A media line: one session of a relay. recorders: how many get its media."""
 
     media: int | None
     relay: str
@@ -257,6 +269,8 @@ class Line(TypedDict):
     caller: Leg
     callee: Leg
     streams: list[Stream]
+    holds: list[Hold]
+    recorders: int
 
 
 class Call(TypedDict):

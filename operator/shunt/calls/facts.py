@@ -76,8 +76,29 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Something that the relay does to a line's media, which keeps it there.
+
+    command: what began it, None: the agent did not see it; party: whose media, None: both parties', or that is not known; selection: whose by the words of
+    the command; subscription: its tag; recording: whether somebody else gets the media; to: where copies go, empty: into a file, or that is not known.
+    """
+
+    reason: str
+    command: str | None = None
+    party: str | None = None
+    selection: str | None = None
+    subscription: str | None = None
+    recording: bool = False
+    to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Line:
-    """A media line: one session of a relay. media: its index on the control channel; released: why it is over, None: it is not."""
+    """A media line: one session of a relay.
+
+    media: its index on the control channel; released: why it is over, None: it is not; holds: what keeps it on the relay, of a line that is over its
+    recordings; recorders: how many get its media, or got it.
+    """
 
     from_tag: str
     to_tag: str | None
@@ -85,6 +106,8 @@ class Line:
     legs: Mapping[Side, Leg]
     streams: Sequence[Stream]
     released: str | None = None
+    holds: Sequence[Hold] = ()
+    recorders: int = 0
 
     @property
     def answered(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from shunt.calls.facts import Hold
 from shunt.calls.reasons import REASONS
 
 MARKS = {"problem": "!!", "hint": " !", "ok": "  "}
@@ -15,6 +16,7 @@ KINDS = {"sip": "SIP", "control": "rtpproxy", "learn": "learn", "table": "table"
 OLD_COUNTERS = "The counters could not be read now: those shown are older."
 _AT_ONCE_MS = 20.0
 _REPORTED = 60  # events in a report
+_TAG = 12  # characters of a subscription's tag, of which rtpengine's have 64
 
 
 def printable(text: Any) -> str:
@@ -67,8 +69,24 @@ def why_lines(call: Mapping[str, Any]) -> list[str]:
     for media in call["media"]:
         lines += ["", f"Media {media['index'] if media['index'] is not None else '(only one)'}"]
         lines += [f"  {side}: {_leg(media['legs'].get(side) or {})}" for side in ("caller", "callee")]
+        lines += _holds(media)
         lines += [line for stream in media["streams"] for line in _stream(stream)]
     return lines
+
+
+def hold_text(hold: Hold) -> str:
+    """What the relay does to the media, for whom, by which command, and where copies go."""
+    named = hold.reason if hold.subscription is None else f"{hold.reason} {hold.subscription[:_TAG]}{'…' if len(hold.subscription) > _TAG else ''}"
+    whose = f" of the {hold.party}" if hold.party else f" ({hold.selection})" if hold.selection else ""
+    by = f" by {hold.command}" if hold.command else ", begun past the agent"
+    to = f", to {', '.join(hold.to)}" if hold.to else ", to an unknown address" if hold.subscription is not None else ""
+    return f"{named}{whose}{by}{to}"
+
+
+def _holds(media: Mapping[str, Any]) -> list[str]:
+    held = media.get("held_by") or []
+    recorded = f"  recorded: {count(media['recorders'], 'recorder')}" if held and media["recorders"] else ""
+    return [*([recorded] if recorded else []), *(f"    {hold['text']}" for hold in held if hold["recording"]), *(f"  held on the relay: {hold['text']}" for hold in held if not hold["recording"])]
 
 
 def _leg(leg: Mapping[str, Any]) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from shunt.calls.facts import Call, Leg, Line, Stream
+from shunt.calls.facts import Call, Hold, Leg, Line, Stream
 from shunt.calls.kinds import Component, Side, State
 from shunt.calls.measurement import NOTHING
 from shunt.calls.reasons import REASONS, WAITING_FOR_MEDIA
+from shunt.calls.text import hold_text
 
 StreamKey = tuple[int | None, str, str]
 """Media index, party and component, as events name a stream."""
@@ -36,9 +38,16 @@ def _line(line: Line, now: float, after_ms: Mapping[StreamKey, float]) -> dict[s
         "index": line.media,
         "from_tag": line.from_tag,
         "to_tag": line.to_tag,
+        "recorders": line.recorders,
+        "held_by": [hold_view(hold) for hold in line.holds],
         "legs": {side.value: _leg(line.legs[side]) for side in Side},
         "streams": [_stream(stream, line, now, after_ms.get((line.media, stream.sender.value, stream.component.value))) for stream in line.streams],
     }
+
+
+def hold_view(hold: Hold) -> dict[str, Any]:
+    """Something that the relay does to a line's media; text: the same in words."""
+    return {**asdict(hold), "to": list(hold.to), "text": hold_text(hold)}
 
 
 def _leg(leg: Leg) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from shunt.calls.facts import Call, Line
 from shunt.calls.kinds import Component, Side
 from shunt.calls.sdp import SdpMedia
+from shunt.calls.view import hold_view
 from shunt.quality.report import SdpOf, stream_quality
 
 FORMAT = 1
@@ -57,6 +58,8 @@ COLUMNS = (
     "number",
     "lost",
     "at_least",
+    "recorders",
+    "recorded_by",
 )
 
 
@@ -151,6 +154,8 @@ def _line(line: Line, sdp: SdpMedia | None, delay_ms: float) -> dict[str, Any]:
         "index": line.media,
         "kind": sdp.kind if sdp is not None else None,
         "reason": line.released,
+        "recorders": line.recorders,
+        "recordings": [hold_view(hold) for hold in line.holds],
         **{side.value: _party(line, side, sdp, delay_ms) for side in Side},
     }
 
@@ -166,6 +171,7 @@ def csv_lines(entry: dict[str, Any]) -> str:
     writer = csv.writer(text, lineterminator="\r\n")
     for media in entry["media"] or [{}]:
         common = {**entry, "media": media.get("index"), "kind": "lost" if entry.get("kind") == "lost" else media.get("kind"), "reason": media.get("reason") or entry["reason"]}
+        common |= {"recorders": media.get("recorders"), "recorded_by": "; ".join(recording["text"] for recording in media.get("recordings", ())) or None}
         parties = {f"{side.value}_{name}": media.get(side.value, {}).get(name) for side in Side for name in _PARTY}
         writer.writerow([cell(parties.get(name, common.get(name))) for name in COLUMNS])
     return text.getvalue()

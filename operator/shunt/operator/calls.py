@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from shunt.calls import reasons
-from shunt.calls.facts import Call, Entry, Leg, Line, Stream
+from shunt.calls.facts import Call, Entry, Hold, Leg, Line, Stream
 from shunt.calls.kinds import SIDES, Component, Side, State
 from shunt.calls.measurement import Measurement, beside_relay
 from shunt.calls.sdp import SdpMedia
@@ -67,7 +67,11 @@ def _line(view: Mapping[str, Any], now: float, host: str) -> Line:
     streams = [_stream(stream, now, view[stream["from"]]["relay_packets"], host) for stream in view["streams"]]
     contested = {stream.sender for stream in streams if stream.reason == reasons.CONTESTED and stream.component is Component.RTP}
     legs = {side: _leg(view[side.value], side in contested) for side in SIDES}
-    return Line(view["from_tag"], view["to_tag"], view["media"], legs, streams, view["released"])
+    return Line(view["from_tag"], view["to_tag"], view["media"], legs, streams, view["released"], _holds(view["holds"]), view["recorders"])
+
+
+def _holds(views: Iterable[Mapping[str, Any]]) -> list[Hold]:
+    return [Hold(view["reason"], view["command"], view["party"], view.get("selection"), view.get("subscription"), view["recording"], tuple(view["to"])) for view in views]
 
 
 def _leg(view: Mapping[str, Any], contested: bool) -> Leg:
@@ -127,7 +131,7 @@ def went_past(call: Call, host: str) -> Call:
 def _ended_line(facts: Mapping[str, Any], line: Mapping[str, Any], end: float) -> Line:
     streams = [_ended_stream(side, component, line, end) for component in Component for side in SIDES]
     legs = {side: _ended_leg(line[side.value]) for side in SIDES}
-    return Line(line.get("from_tag", facts["from_tag"]), line.get("to_tag", facts["to_tag"]), line["media"], legs, streams, line["reason"])
+    return Line(line.get("from_tag", facts["from_tag"]), line.get("to_tag", facts["to_tag"]), line["media"], legs, streams, line["reason"], _holds(line["recorded"]), line["recorders"])
 
 
 def _ended_leg(party: Mapping[str, Any]) -> Leg:

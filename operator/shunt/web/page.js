@@ -359,6 +359,12 @@ function facts(...pairs) {
 
 const UNKNOWN = {state: "unknown", reason: "unknown", packets: null, idle_ms: null};
 
+// What the relay does to a party's media, one line each; null: nothing.
+function heldBy(side, media) {
+  const held = (media.held_by || []).filter((hold) => !hold.party || hold.party === side);
+  return held.length ? make("span", "", ...held.map((hold) => make("div", "", Text.visible(hold.text)))) : null;
+}
+
 // quality: of its media line; null: not known.
 function partyPanel(side, other, media, quality, several) {
   const leg = media.legs[side], stream = media.streams.find((s) => s.component === "rtp" && s.direction === `${side}->${other}`) || UNKNOWN, q = quality ? quality[side] : null;
@@ -370,6 +376,7 @@ function partyPanel(side, other, media, quality, several) {
     ["Sends to relay port", leg.relay_address],
     ["Its stream", make("span", "", make("span", `chip ${GRADES[stream.state] || ""}`, stream.state), stream.reason === stream.state ? "" : ` ${stream.reason}`, stream.detail ? ` (${stream.detail})` : "")],
     ["", stream.explanation ? make("span", "muted", stream.explanation) : null],
+    ["On the relay for", heldBy(side, media)],
     ["In the data plane", q && q.packets !== null ? `${number(q.packets)} packets, ${size(q.bytes)}${stream.idle_ms !== null && stream.idle_ms > 1000 ? `, the last ${age(stream.idle_ms / 1000)} ago` : ""}` : stream.packets === null ? "unknown" : "no packet"],
     ["Lost before here", q && q.loss_percent !== null ? `${number(q.lost)} (${q.loss_percent.toFixed(2)} %)` : null],
     ["Jitter", q && q.jitter_ms !== null ? `${q.jitter_ms.toFixed(2)} ms` : null],

@@ -2,6 +2,7 @@
 
 use super::Book;
 use crate::decision::{Decision, EndedLine, EndedParty, Purpose};
+use crate::hold::Hold;
 use crate::ids::{LineId, Side};
 use crate::journal::RowKey;
 use crate::leg::next_port;
@@ -86,6 +87,7 @@ impl Book {
             line: id,
             other_tag: line.other_tag().map(Into::into),
             answered: line.is_answered(),
+            recorded: recorded(&line),
             tag: (*line.tag).into(),
             media: line.media,
             relay: line.relay,
@@ -98,6 +100,18 @@ impl Book {
             self.out.push(Decision::Ended(Box::new(ended)));
         }
     }
+}
+
+/// Recordings that have ended before the line, then those that ended with it.
+fn recorded(line: &Line) -> Vec<(Hold, Option<Side>)> {
+    let mut all = line.holds.past().to_vec();
+    let last = line.all_holds().into_iter().filter(Hold::is_recording);
+    for hold in last {
+        if !all.contains(&hold) {
+            all.push(hold);
+        }
+    }
+    all.into_iter().map(|hold| (hold.clone(), line.side_of_hold(&hold))).collect()
 }
 
 fn ended_party(line: &Line, side: Side) -> EndedParty {

@@ -26,6 +26,7 @@ use crate::decision::{Decision, Happening};
 use crate::ended::EndedSessions;
 use crate::entry::{Counters, Outcome, Reading, RelayEntry};
 use crate::former::FormerStreams;
+use crate::hold::recorders;
 use crate::ids::{ByLine, ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
 use crate::limits::SourceRates;
 use crate::line::Line;
@@ -83,6 +84,8 @@ pub struct Book {
     timers: Timers,
     /// RTP streams by state and reason.
     counts: [[usize; Reason::ALL.len()]; State::ALL.len()],
+    /// Recorders of all lines.
+    recorders: usize,
     draining: bool,
     available: bool,
     last_line: u64,
@@ -114,6 +117,7 @@ impl Book {
             arrivals: Arrivals::new(),
             timers: Timers::default(),
             counts: [[0; Reason::ALL.len()]; State::ALL.len()],
+            recorders: 0,
             draining: false,
             available: true,
             last_line: 0,
@@ -211,6 +215,9 @@ impl Book {
             };
             line.dirty = false;
             line.stored = true;
+            let recorders = recorders(&line.all_holds());
+            self.recorders = self.recorders - line.counted_recorders + recorders;
+            line.counted_recorders = recorders;
             self.out.push(Decision::Store(id));
         }
         std::mem::take(&mut self.out)
@@ -294,6 +301,11 @@ impl Book {
             let stream = line.stream(side, Component::Rtp);
             let count = &mut self.counts[stream.state as usize][stream.reason as usize];
             *count = if comes { *count + 1 } else { count.saturating_sub(1) };
+        }
+        if comes {
+            self.recorders += line.counted_recorders;
+        } else {
+            self.recorders -= line.counted_recorders;
         }
     }
 

@@ -352,6 +352,8 @@ impl Book {
             leg.rtp.set_asymmetric(leg.asymmetric);
             leg.rtcp.set_asymmetric(leg.asymmetric);
         }
+        let copied_to = described.parties.iter().flat_map(|party| &party.copied_to);
+        line.subscribers = copied_to.map(|tag| tag.as_slice().into()).collect();
         line.described = described.needs_relay().map(reason_of_line).or_else(|| of_rtcp(described));
         line.last_activity = now;
         for side in Side::BOTH {

@@ -2,7 +2,7 @@
 
 use super::Book;
 use crate::entry::{Counters, RelayEntry};
-use crate::hold::{Held, Holds};
+use crate::hold::{Held, Holds, recorders};
 use crate::ids::{COMPONENTS, LineId, RelayId, Side, State, StreamId};
 use crate::journal::{
     BranchRow, EntryRow, FORMAT, HoldRow, LearnedRow, LegRow, NameRow, NotificationRow, RestoreError, Row, RowKey, StreamRow, Text,
@@ -109,6 +109,7 @@ impl Book {
             holds: hold_rows(line, now, wall),
             recorded: line.holds.past().to_vec(),
             described: line.described,
+            subscribers: line.subscribers.iter().cloned().collect(),
             weak: line.weak[Side::Caller.index()],
             weak_callee: line.weak[Side::Callee.index()],
             strong: line.strong,
@@ -187,6 +188,7 @@ impl Book {
         let held = row.holds.iter().map(|row| (row.hold.clone(), until(row)));
         line.holds = Holds::restored(held, row.recorded.clone());
         line.described = row.described;
+        line.subscribers = row.subscribers.iter().cloned().collect();
         (line.strong, line.weak) = (row.strong, [row.weak, row.weak_callee]);
         (line.ttl_raised, line.ttl) = (row.ttl_raised, row.ttl);
         line.kept_alive_at = row.kept_alive_ms.map(|ms| from_unix_ms(ms, now, wall));
@@ -200,6 +202,7 @@ impl Book {
         }
         self.restore_states(&mut line, now);
         self.set_timer(&mut line, now);
+        line.counted_recorders = recorders(&line.all_holds());
         self.count_line(&line, true);
         self.lines.insert(id, Box::new(line));
         Ok(id)

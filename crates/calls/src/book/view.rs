@@ -3,6 +3,7 @@
 use super::Book;
 use crate::call::Call;
 use crate::entry::{Counters, RelayEntry};
+use crate::hold::Hold;
 use crate::ids::{LineId, RelayId, Side, State, StreamId};
 use crate::line::Line;
 use crate::misdirected::Misdirected;
@@ -115,6 +116,18 @@ impl<'a> LineView<'a> {
         self.line.released
     }
 
+    /// What the relay does to the media, and for whom.
+    #[must_use]
+    pub fn holds(&self) -> Vec<Hold> {
+        self.line.all_holds()
+    }
+
+    /// The party whose media a hold is about; `None`: both, or that is not known.
+    #[must_use]
+    pub fn side_of(&self, hold: &Hold) -> Option<Side> {
+        self.line.side_of_hold(hold)
+    }
+
     #[must_use]
     pub fn leg(&self, side: Side) -> LegView<'a> {
         let leg = self.line.leg(side);
@@ -219,6 +232,12 @@ impl Book {
             let counts = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
             counts.map(move |(reason, count)| (state, *reason, *count))
         })
+    }
+
+    /// How many recorders get media of lines at this time.
+    #[must_use]
+    pub fn recorder_count(&self) -> usize {
+        self.recorders
     }
 
     /// All lines, in no order; also those whose last entries are on their way out.
