@@ -85,7 +85,7 @@ class Bridge:
         """Start it, and wait until it takes calls."""
         begun = self.operator.log.stat().st_size if self.operator.log.exists() else 0
         self.operator.start().await_listening("tcp", API_PORT)
-        if not await_that(lambda: "calls are taken at" in self.operator.log.read_text(errors="replace")[begun:]):
+        if not await_that(lambda: "accepting calls at" in self.operator.log.read_text(errors="replace")[begun:]):
             raise LabError(self.operator.tail())
 
     def move_focus(self, ip: str) -> None:

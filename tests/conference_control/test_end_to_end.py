@@ -332,7 +332,7 @@ def test_pictures_are_added_to_a_call_and_taken_away(room: Bridge) -> None:
     cameras["bob"].await_packets(cameras["ann"], cameras["cem"])
     (told,) = [one for one in room.conference()["participants"] if one["name"] == "ann"]
     assert [leg["medium"] for leg in told["media"]] == ["audio", "video"] and told["media"][1]["layers"] == "vp8"
-    assert "ann takes part with video too" in room.shunt("conference", "watch", "room", "--once")
+    assert "ann also has video" in room.shunt("conference", "watch", "room", "--once")
     room.agent.kill()
     room.start_agent()
     room.await_ready()

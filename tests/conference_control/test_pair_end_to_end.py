@@ -88,7 +88,7 @@ class PairBridge(Bridge):
         """Wait until the other agent has brought the conference to the data plane."""
         found = await_that(lambda: (self.get(OTHER_API, "/v1/conferences/room") or {"problem": "?"})["problem"] == "")
         assert found, f"not taken over\n{self.other.tail()}"
-        self.other_operator.await_log("calls are taken at")
+        self.other_operator.await_log("accepting calls at")
 
     def other_records(self, count: int) -> dict[str, dict[str, Any]]:
         """The records that the other operator daemon has written, by participant, once there are so many."""

@@ -42,7 +42,7 @@ def test_the_first_participants_codec_holds() -> None:
     room = conference(participant("ann", medium("audio", 20000)), participant("bob", medium("audio", 20002, OPUS)), participant("cem", medium("audio", 20004, PCMU)))
     assert sdp.settled(room) == {"audio": OPUS}
     assert sdp.agree(lines, sdp.settled(room)) == {}
-    assert sdp.why_not(lines, sdp.settled(room)) == "no medium of the offer can be taken: audio is opus/48000/2"
+    assert sdp.why_not(lines, sdp.settled(room)) == "no medium of the offer is accepted: audio is opus/48000/2"
     secure = sdp.read_offer(offer("m=audio 4000 RTP/SAVP 0\r\n"))
     assert sdp.why_not(secure, {}).startswith("RTP/SAVP: each call has SRTP keys of its own")
 

@@ -49,15 +49,15 @@ def test_a_conference_is_shown_as_people_know_it() -> None:
     said = text(shown)
     for line in (
         "room: NRA",
-        "bob gets target 1 of ann (was target 2): an estimate of 250k does not carry more",
-        "bob gets nothing of ann (was target 1): an estimate of 10k does not carry more",
+        "bob gets target 1 of ann (was target 2): an estimate of 250k allows no more",
+        "bob gets nothing of ann (was target 1): an estimate of 10k allows no more",
         "ann gets reports on its video from bob",
         "ann: audio inactive",
         "cem has left",
-        "goes to nobody: it is bob's",
+        "is not forwarded: bob owns this SSRC",
         "000000c8 repairs",
-        "ann's video 00000007 goes to nobody: bob has sent this SSRC before",
-        "ann's video 000000c8 is taken for repair: its payload type is 97, not 96; who gets fewer layers does not get it",
+        "ann's video 00000007 is not forwarded: bob sent this SSRC first",
+        "ann's video 000000c8 is treated as repair: its payload type is 97, not 96; receivers of fewer layers do not get it",
         "bob gets no audio: 172.16.0.1: the switch has no route there",
         "bob gets of ann's video: target 1 of 0..2, can take 250k, sent at 0k/0k/0k, ann gets this receiver's reports",
     ):

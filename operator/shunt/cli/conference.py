@@ -102,7 +102,7 @@ def leave(client: Client, as_json: bool, name: str, participant: str) -> None:
 def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver: str, quality: str) -> None:
     """Set how much of SENDER's media RECEIVER gets: audio, video (with audio), or screen (all)."""
     answer = _of(client).set_quality(name, sender, receiver, quality)
-    _write(answer, as_json, f"{receiver} gets of {sender}: up to {quality}")
+    _write(answer, as_json, f"{receiver} gets up to {quality} of {sender}")
 
 
 @conference.command("target", cls=_Command)
@@ -114,7 +114,7 @@ def set_quality(client: Client, as_json: bool, name: str, sender: str, receiver:
 def set_target(client: Client, as_json: bool, name: str, sender: str, receiver: str, target: str) -> None:
     """Set the share of SENDER's video frames that RECEIVER gets: 0 the fewest, 2 all, pause none. auto: the policy decides again."""
     answer = _of(client).set_target(name, sender, receiver, target)
-    _write(answer, as_json, f"{receiver} gets of {sender}: target {target}")
+    _write(answer, as_json, f"{receiver} gets target {target} of {sender}")
 
 
 @conference.command("mixed", cls=_Command)
@@ -126,7 +126,7 @@ def set_mixed(client: Client, as_json: bool, name: str, participant: str, mixed:
     """Set whether PARTICIPANT gets the mix of all other senders' audio. auto: yes if it plays one stream only, or lacks a sender's codec."""
     answer = _of(client).set_mixed(name, participant, mixed)
     now = next((one["gets_mix"] for one in answer["participants"] if participant in (one["id"], one["name"])), False)
-    _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets each sender by itself'}")
+    _write(answer, as_json, f"{participant} {'gets a mix' if now else 'gets separate senders'}")
 
 
 @conference.command("tiled", cls=_Command)
@@ -144,7 +144,7 @@ def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: 
     """Replace the senders' video by a few streams, tiled by a mixer, that show all of them. none: each sender's own video again."""
     if codec == "none":
         answer = _of(client).end_tiling(name)
-        _write(answer, as_json, "\n".join([f"{name}: everybody gets everybody's video", *_unjoined(answer)]))
+        _write(answer, as_json, "\n".join([f"{name}: each sender's own video again", *_unjoined(answer)]))
         return
     answer = _of(client).set_tiling(name, codec, payload_type=payload_type, places=places, columns=columns, predicted=predicted, receivers=receivers or None)
     _write(answer, as_json, "\n".join(_tiling(answer["tiling"])))
@@ -157,7 +157,7 @@ def set_tiling(client: Client, as_json: bool, name: str, codec: str, receivers: 
 def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> None:
     """Set whether receivers of a mix hear when participants join and leave (mixer.announcements)."""
     answer = _of(client).set_announcements(name, wanted == "yes")
-    _write(answer, as_json, f"{name}: who joins and who leaves is " + ("announced" if answer["announcements"] else "not announced"))
+    _write(answer, as_json, f"{name}: joins and leaves are " + ("announced" if answer["announcements"] else "not announced"))
 
 
 @conference.command("end", cls=_Command)
@@ -167,7 +167,7 @@ def set_announcements(client: Client, as_json: bool, name: str, wanted: str) -> 
 def end(client: Client, as_json: bool, name: str, yes: bool) -> None:
     """Remove all participants and end the conference. With participants it needs --yes or an answer at the terminal."""
     if count := len(_of(client).look(name)["participants"]):
-        consent(f"The media of {count} participant{'' if count == 1 else 's'} of {name} ends, and telephones get a BYE", yes)
+        consent(f"The media of {count} participant{'' if count == 1 else 's'} of {name} ends; telephones get a BYE", yes)
     _write(_of(client).end(name), as_json, f"{name} is over")
 
 
@@ -264,7 +264,7 @@ def text(answer: dict[str, Any]) -> str:
         for leg in one["media"]:
             kept = f", {leg['direction']}" if leg["direction"] != "sendrecv" else ""
             kept += "".join(f", {ssrc:08x} repairs" for ssrc in leg["repair"])
-            kept += "".join(f", {one['ssrc']:08x} goes to nobody: it is {one['owner']}'s" for one in leg["conflicts"])
+            kept += "".join(f", {one['ssrc']:08x} is not forwarded: {one['owner']} owns this SSRC" for one in leg["conflicts"])
             kept += f", gets nothing: {leg['unreached']}" if leg["unreached"] else ""
             source = leg["source"] or ("contested" if leg["contested"] else "no source latched yet")
             whose = one["name"] if one["name"] == one["id"] else f"{one['name']} ({one['id']})"
@@ -318,7 +318,7 @@ def _downlink(one: dict[str, Any]) -> str:
     if one["estimate"] is not None:
         words.append(f"can take {_kbit(one['estimate'])}")
     if one.get("loss_bound") is not None:
-        words.append(f"losses leave it {_kbit(one['loss_bound'])}")
+        words.append(f"losses limit it to {_kbit(one['loss_bound'])}")
     if one["rates"]:
         words.append("sent at " + "/".join(_kbit(rate) for rate in one["rates"]))
     if one["heard_by_sender"]:
@@ -336,7 +336,7 @@ def _event(event: dict[str, Any]) -> str:
         case "target":
             up = (-1 if event["target"] is None else event["target"]) > (-1 if event["before"] is None else event["before"])
             now, before = ("nothing" if one is None else f"target {one}" for one in (event["target"], event["before"]))
-            return f"{event['receiver']} gets {now} of {event['sender']} (was {before}): an estimate of {_kbit(event['estimate'])} {'fits' if up else 'does not carry more'}"
+            return f"{event['receiver']} gets {now} of {event['sender']} (was {before}): an estimate of {_kbit(event['estimate'])} {'fits' if up else 'allows no more'}"
         case "downlink":
             return f"{event['sender']} gets reports on its {event['medium']} from {event['receiver'] or 'nobody'}" + (f", no longer {event['before']}" if event.get("before") else "")
         case "source":
@@ -344,18 +344,18 @@ def _event(event: dict[str, Any]) -> str:
         case "joined" | "left":
             return f"{event['participant']} has {event['what']}"
         case "ssrc-conflict":
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} goes to nobody: {event['owner']} has sent this SSRC before"
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is not forwarded: {event['owner']} sent this SSRC first"
         case "ssrc-free":
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is no longer anybody else's SSRC"
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is no longer another participant's SSRC"
         case "no-route":
             return f"{event['participant']} gets no {event['medium']}: {event['detail']}"
         case "route":
             return f"{event['participant']}'s {event['medium']} can be reached"
         case "repair":
             usual = f", not {event['of']}" if "of" in event else ""
-            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is taken for repair: its payload type is {event['payload_type']}{usual}; who gets fewer layers does not get it"
+            return f"{event['participant']}'s {event['medium']} {event['ssrc']:08x} is treated as repair: its payload type is {event['payload_type']}{usual}; receivers of fewer layers do not get it"
         case "media":
-            return f"{event['participant']} takes part with {' and '.join(event['media'])} too"
+            return f"{event['participant']} also has {' and '.join(event['media'])}"
         case "layout":
             tiles = ", ".join(tile["participant"] for stream in event["streams"] for tile in stream["tiles"])
             return f"tiles of {tiles or 'nobody'}" + "".join(f"; {one['participant']} has none: {one['reason']}" for one in event["untiled"])

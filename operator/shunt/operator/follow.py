@@ -120,7 +120,7 @@ class Follower:
 
     def _broken(self, error: AdminError) -> None:
         if str(error) != self._error:
-            log.warning("events of the agent: %s; trying again", error)
+            log.warning("events of the agent: %s; retrying", error)
         self._error = str(error)
 
     @property

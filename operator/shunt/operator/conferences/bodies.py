@@ -27,7 +27,7 @@ def session_description(body: bytes, content_type: str | None, disposition: str 
     whole = email.message_from_bytes(head.encode(errors="replace") + b"\r\n" + body)
     found = _find(whole)
     if found is None and not whole.is_multipart() and _handling(whole) != "optional":
-        raise Unsupported(f"a body of type {content_type or 'unknown'}; {ACCEPTED} can be taken")
+        raise Unsupported(f"a body of type {content_type or 'unknown'}; accepted are {ACCEPTED}")
     return found
 
 
@@ -44,7 +44,7 @@ def _find(part: Message) -> str | None:
         content = part.get_payload(decode=True)
         return content.decode(errors="replace") if isinstance(content, bytes) else None
     if _handling(part) == "required":
-        raise Unsupported(f"a part of type {kind} has to be understood (handling=required)")
+        raise Unsupported(f"a part of type {kind} is not supported (handling=required)")
     return None
 
 

@@ -219,7 +219,7 @@ class Focus:
             self._answering.discard(call_id)
 
     def _refuse(self, transaction: Transaction, status: int, error: Exception) -> None:
-        log.info("SIP call %s is refused with %d: %s", transaction.call.call_id, status, error)
+        log.info("SIP call %s is rejected with %d: %s", transaction.call.call_id, status, error)
         self._agent.refuse(transaction, status, str(error))
 
     async def _let_in(self, transaction: Transaction) -> None:
@@ -361,7 +361,7 @@ class Focus:
                     raise NotAcceptable(sdp.why_not(lines, wanted))
                 await self._apply(conference, member, seat, described, lines)
         except (NotAcceptable, ValueError, AdminError) as error:
-            log.info("SIP call %s: the answer cannot be taken%s: %s", seat.call_id, ", and the call ends" if begins else "", error)
+            log.info("SIP call %s: the answer cannot be used%s: %s", seat.call_id, ", and the call ends" if begins else "", error)
             if begins:
                 self._agent.hang_up(seat.call_id)
                 self._hung_up(seat.call_id, "no-ack")
@@ -439,7 +439,7 @@ class Focus:
             if call_id in self._seats and call_id not in self._answering:
                 self._end(call_id)
         if not self.serving:
-            log.info("conferences: calls are taken at %s port %d; %d go on", *self._listen, len(found))
+            log.info("conferences: accepting calls at %s port %d; %d continue", *self._listen, len(found))
         self.serving, self.standing_by = True, False
 
     def _resume(self, seat: Seat) -> None:
@@ -456,7 +456,7 @@ def _seat(conference: str, participant: Any, signalling: Any) -> Seat | None:
     try:
         return Seat.read(signalling)
     except ValueError as error:
-        log.error("conference %s: the call of %s cannot be carried on: %s", conference, participant, error)
+        log.error("conference %s: the call of %s cannot be continued: %s", conference, participant, error)
         return None
 
 

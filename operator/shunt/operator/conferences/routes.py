@@ -104,7 +104,7 @@ def add_routes(app: web.Application, agent: Agent, happened: Happened, error: Ca
         if not names.is_identifier(text):
             named = [one["participant"] for one in (await client.conference(_name(request)))["members"] if names.shown(one) == names.normal(text)]
             if not named:
-                raise NotDone(404, f"nobody in {_name(request)} has this name")
+                raise NotDone(404, f"no participant of {_name(request)} has this name")
             return named[0]
         return text
 
@@ -204,7 +204,7 @@ def _given(request: web.Request, name: str) -> str:
 def _number(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
     if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 4 and int(text) < 256):
-        raise NotDone(400, f"{name}: {text!r} is no number of 0 to 255", name)
+        raise NotDone(400, f"{name}: {text!r} is not a number from 0 to 255", name)
     return None if text is None else int(text)
 
 
@@ -212,7 +212,7 @@ def _media(request: web.Request) -> list[JoinMedium]:
     layers, transport = _layers(request), request.query.get("transport", "RTP/AVP")
     kinds = list(dict.fromkeys(request.query.get("media", "audio").split(",")))
     if unknown := [kind for kind in layers if kind not in kinds]:
-        raise NotDone(400, f"layers of {unknown[0]!r}: it is no medium that is given", "layers")
+        raise NotDone(400, f"layers of {unknown[0]!r}: this medium is not in media", "layers")
     return [{"medium": kind, "transport": transport, "layers": layers.get(kind)} for kind in kinds]
 
 

@@ -244,9 +244,9 @@ def why_not(lines: Sequence[Line], wanted: Mapping[str, Codec]) -> str:
     """Why no medium of an offer can be taken."""
     protocols = {line.media.proto for line in lines if line.media.port}
     if protocols and all("SAVP" in proto for proto in protocols):
-        return f"{min(protocols)}: each call has SRTP keys of its own, so receivers could not read what is sent to them; RTP/AVP and RTP/AVPF can be taken"
+        return f"{min(protocols)}: each call has SRTP keys of its own, so receivers could not decrypt the copies; accepted are RTP/AVP and RTP/AVPF"
     said = "; ".join(f"{kind} is {_rtpmap(codec)}" for kind, codec in wanted.items())
-    return "no medium of the offer can be taken" + (f": {said}" if said else "")
+    return "no medium of the offer is accepted" + (f": {said}" if said else "")
 
 
 # -- what the agent is told -------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class Decisions:
             self.failures += 1
             reason = f"{type(error).__name__}: {error}"
             if reason != pair.said:
-                log.error("conference.selector for %s of %s in %s: %s; nothing is changed", told["receiver"], told["sender"], told["conference"], reason)
+                log.error("conference.selector for %s of %s in %s: %s; the target stays", told["receiver"], told["sender"], told["conference"], reason)
             pair.said = reason
             return None
         pair.history.append(estimate)
@@ -101,7 +101,7 @@ class Selector:
                             of[pair] = decision
             except AdminError as error:
                 if str(error) != said:
-                    log.warning("estimates of the agent: %s; trying again", error)
+                    log.warning("estimates of the agent: %s; retrying", error)
                 said = str(error)
             await asyncio.sleep(_RETRY_S)
 

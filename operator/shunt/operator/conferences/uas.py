@@ -147,7 +147,7 @@ class UserAgent:
             elif isinstance(message, SipRequest):
                 self._request(message, source)
         except ValueError as error:
-            log.debug("SIP of %s port %d is not understood: %s", *source, error)
+            log.debug("SIP from %s port %d cannot be parsed: %s", *source, error)
 
     def _request(self, request: SipRequest, source: Address) -> None:
         missing = [name for name in _NEEDED if not request.headers.get(name)]
@@ -356,7 +356,7 @@ class UserAgent:
                 self._put(transaction.request, response)
                 self._repeat(transaction, response, min(2 * wait, T2), until)
             elif response.status_code < 300 and not transaction.call.ended:
-                log.warning("SIP call %s: no ACK has come", transaction.call.call_id)
+                log.warning("SIP call %s: no ACK", transaction.call.call_id)
                 self._hang_up(transaction.call)
                 self._user.ended(transaction.call, "no-ack")
 
