@@ -28,7 +28,7 @@ def tell(**state: str | int) -> bool:
         try:
             sock.sendto(lines.encode(), "\0" + address[1:] if address.startswith("@") else address)
         except OSError as error:
-            log.warning("the supervisor is not told %s: %s", ", ".join(state), cause(error))
+            log.warning("cannot notify the supervisor of %s: %s", ", ".join(state), cause(error))
             return False
     return True
 

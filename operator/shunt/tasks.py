@@ -33,7 +33,7 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
         except asyncio.CancelledError as error:
             if being_cancelled():
                 raise
-            log.error("background task %s was ended by what it waited for; starting it again", name, exc_info=error)
+            log.error("background task %s was cancelled by another task; restarting it", name, exc_info=error)
         except Exception:
-            log.exception("background task %s failed; starting it again", name)
+            log.exception("background task %s failed; restarting it", name)
         await asyncio.sleep(RESTART_S)

@@ -45,7 +45,7 @@ def test_a_macvlan_needs_no_program_beside_that_of_the_interface_below() -> None
     vmac = link("vmac0", kind="macvlan", driver="macvlan", below="eth0", xdp_features=0)
     report = by_subject(check(both, facts(links={"eth0": link("eth0"), "vmac0": vmac})))
     assert report["XDP on eth0"].verdict == "ok"
-    assert report["XDP on vmac0"] == Finding("ok", "XDP on vmac0", "none, and none needed: it is on top of eth0, whose program gets its packets")
+    assert report["XDP on vmac0"] == Finding("ok", "XDP on vmac0", "none needed: it is on top of eth0, whose program gets its packets")
     alone = config(("[eth0, eth1]}", "[vmac0]}"))
     report = by_subject(check(alone, facts(links={"vmac0": vmac})))
     assert report["XDP on vmac0"].verdict == "warn" and "name eth0 in softswitch.interfaces" in report["XDP on vmac0"].advice

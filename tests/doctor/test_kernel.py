@@ -61,7 +61,7 @@ def test_clock() -> None:
 
 def test_packet_filters() -> None:
     rules = found(chains=2)["nftables"]
-    assert rules.verdict == "ok" and "offloaded packets meet none" in rules.found and rules.advice
+    assert rules.verdict == "ok" and "offloaded packets bypass them" in rules.found and rules.advice
     assert found(chains=Unknown("no nft"))["nftables"].verdict == "unknown"
     assert found(conntrack=Conntrack(10, 100))["conntrack"].verdict == "ok"
     assert found(conntrack=Conntrack(80, 100))["conntrack"].verdict == "warn"

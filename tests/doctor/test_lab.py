@@ -179,7 +179,7 @@ def test_what_is_away(host: Host) -> None:
         while failures(dead := host.checks(1)) != wanted and time.monotonic() < deadline:
             time.sleep(0.5)  # an agent counts as away once its answers have been missing for a while
         assert failures(dead) == wanted
-        assert dead[f"relay builtin cunix:{edge.relay_socket}"]["found"] == "nobody listens there"
+        assert dead[f"relay builtin cunix:{edge.relay_socket}"]["found"] == "nothing listens there"
         assert dead["running agent"]["found"] == "none: no call is served"
         assert [check["verdict"] for subject, check in dead.items() if "xdp-missing" in subject] == ["unknown"], "nothing is well that only the agent knows"
         assert dead["control.listen.0 udp:127.0.0.1:22221"]["found"].startswith("free")

@@ -113,7 +113,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     assert ask.connect(f"127.0.0.1:{port}").code == "refused"
     assert ask.connect(f"unix:{tmp_path}/none.sock").code == "missing"
     assert ask.connect("no-such-host.invalid:1").code == "name"
-    assert ask.rtpproxy(f"udp:127.0.0.1:{free_port()}", ASKED).error == "nobody listens there"
+    assert ask.rtpproxy(f"udp:127.0.0.1:{free_port()}", ASKED).error == "nothing listens there"
     assert ask.rtpproxy(f"cunix:{tmp_path}/none.sock", ASKED).error == "No such file or directory"
     assert ask.agent(f"{tmp_path}/none.sock") is None
     assert (ask.redis(Journal(redis=f"redis://127.0.0.1:{port}/0")).error or "").endswith("refused")

@@ -74,7 +74,7 @@ def test_listening_sockets() -> None:
     unix = found(Bound("unix", "", 0, STRANGER, "/run/shunt/c.sock"))["control.listen.1 unix:/run/shunt/c.sock"]
     assert unix.verdict == "fail"
     away = found(local=dict(facts().ports.local) | {"127.0.0.1": False})[CONTROL]
-    assert away.verdict == "fail" and "no address of this host" in away.found
+    assert away.verdict == "fail" and "not an address of this host" in away.found
 
 
 def test_who_a_process_is() -> None:

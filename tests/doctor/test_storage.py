@@ -32,10 +32,10 @@ def test_room() -> None:
 def test_missing_folders() -> None:
     lib = Node("/var/lib", True, 0o40777, 0, 0)
     made = found(nodes=(ROOT_NODE, VAR, lib))[JOURNAL]
-    assert made.verdict == "ok" and "it will be made" in made.found
+    assert made.verdict == "ok" and "it will be created" in made.found
     assert found(nodes=(ROOT_NODE, VAR))[JOURNAL].verdict == "fail"
     assert found("/var/log/shunt", nodes=(ROOT_NODE, VAR, replace(lib, path="/var/log")))[CDR].verdict == "fail", "nobody makes the folder of records"
-    assert "is no folder" in found(nodes=(ROOT_NODE, VAR, Node("/var/lib", False, 0o100666, 0, 0)))[JOURNAL].found
+    assert "is not a folder" in found(nodes=(ROOT_NODE, VAR, Node("/var/lib", False, 0o100666, 0, 0)))[JOURNAL].found
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ SITUATIONS: dict[str, tuple[Facts, set[str], str]] = {
     "generic by accident": (facts(interfaces=(Interface("eth0", "generic"),)), {"xdp-generic"}, "generic XDP on eth0"),
     "generic as wished": (facts(replace(SETUP, mode="generic"), interfaces=(Interface("eth0", "generic"),)), set(), ""),
     "packets past the program": (facts(flow=flow(plane=0, relay=15_000)), {"past-data-plane"}, "relays counted 15000 packets in 15 s, the data plane 0"),
-    "half of the packets past it": (facts(flow=flow(plane=7_500, relay=7_500)), {"past-data-plane"}, "past the data plane"),
+    "half of the packets past it": (facts(flow=flow(plane=7_500, relay=7_500)), {"past-data-plane"}, "bypass the data plane"),
     "calls begin": (facts(flow=flow(relay=2_000, offers=10)), set(), ""),
     "some calls are recorded": (facts(streams={"offloaded": 16, "recording": 4}, flow=flow(plane=12_000, relay=3_000, on_relay=4)), set(), ""),
     "RTCP at the relay": (facts(flow=flow(relay=60)), set(), ""),
@@ -89,7 +89,7 @@ SITUATIONS: dict[str, tuple[Facts, set[str], str]] = {
     "firewall before the host": (
         facts(streams={"waiting-for-media": 20}, silent_calls=10, flow=flow(plane=0, relay=0, on_relay=20)),
         {"nothing-arrives"},
-        "of 10 of 10 calls nothing arrives from either side",
+        "in 10 of 10 calls nothing arrives from either side",
     ),
     "one silent call": (facts(silent_calls=1), set(), ""),
     "a few silent calls of many": (facts(silent_calls=3), set(), ""),

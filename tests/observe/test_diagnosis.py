@@ -398,7 +398,7 @@ def test_a_gap_that_the_relay_may_have_carried_is_no_loss(lost: int, relay_packe
     call = call_of_view(snapshot(line(stream, offloaded("callee"), caller=leg("caller", relay_packets=relay_packets))), BEGIN)
     quality = stream_quality(call.lines[0], Side.CALLER, None, 100.0)
     assert (quality["lost"], quality["loss_percent"] is not None) == ((lost, True) if known else (None, False))
-    assert known or (quality["mos"] is None and f"{lost} packets did not come to the data plane" in quality["note"])
+    assert known or (quality["mos"] is None and f"{lost} packets did not reach the data plane" in quality["note"])
     assert blames(call_history.diagnose(call, [], BEGIN + 60, {})) == (known and lost > 0)
 
 

@@ -135,7 +135,7 @@ async def test_while_the_agent_is_away_the_events_tell_and_say_so(tmp_path: Path
     watched.control("U")
     watched.agency.away = True
     history = await watched.history()
-    assert not history["counters_fresh"] and "what follows is what was known before" in history["diagnosis"][0]["text"] and len(history["events"]) == 1
+    assert not history["counters_fresh"] and "the last known state follows" in history["diagnosis"][0]["text"] and len(history["events"]) == 1
     with pytest.raises(AgentUnavailable):
         await watched.view.calls(None, None, None, 0, 10)
 

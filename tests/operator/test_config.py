@@ -133,7 +133,7 @@ def test_a_protocol_that_no_relay_speaks_is_not_listened_for():
             ["1:16: control.ng.0: udp:127.0.0.1:22221 cannot be bound besides udp:127.0.0.1:22221 of control.listen.0"],
         ),
         (RTPENGINE.replace("ng:", "listen: ['udp:127.0.0.1:22221'], ng:"), ["1:19: control.listen: no relay speaks the rtpproxy protocol: all of them are of type rtpengine, for control.ng"]),
-        (RTPENGINE + "    symmetric: false\n", ["7:16: relays.0.symmetric: is rtpproxy's; rtpengine always learns addresses"]),
+        (RTPENGINE + "    symmetric: false\n", ["7:16: relays.0.symmetric: applies to rtpproxy only; rtpengine always learns addresses"]),
         (MINIMAL + "    silent_ttl: 9\n", ["4:17: relays.0.silent_ttl: rtpproxy has one time-out for all sessions (ttl); only a relay of type rtpengine has this one"]),
         (RTPENGINE + "    silent_ttl: 0\n", ["7:17: relays.0.silent_ttl: Input should be greater than or equal to 1"]),
     ],
@@ -187,7 +187,7 @@ softswitch: {}
         "shunt.yaml:5:16: relays.0.symmetric: write true or false, not yes",
         "shunt.yaml:7:5: relays.0.ttl: this key was given before, at 6:5",
         "shunt.yaml:7:10: relays.0.ttl: Input should be greater than or equal to 1",
-        "shunt.yaml:8:1: data_plane: nothing is given: write {} for the defaults, or remove the key",
+        "shunt.yaml:8:1: data_plane: no value is given: write {} for the defaults, or remove the key",
         "shunt.yaml:9:1: hepp: unknown key; did you mean hep?",
         "shunt.yaml:10:14: log.level: Input should be 'debug', 'info', 'warning' or 'error'",
         "shunt.yaml:10:20: log.quux: unknown key; known here: level, format",
@@ -213,7 +213,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
     assert errors(text) == [
         "shunt.yaml:1:20: control.listen.0: udp:0.0.0.0:36000 lies within the media ports 192.0.2.1 35000-40000 of relays.0.media.0.ports",
         "shunt.yaml:3:23: relays.0.socket: udp:127.0.0.1:36000 is where the agent itself listens (control.listen.0): it would talk to itself",
-        "shunt.yaml:4:12: relays.1.name: 'a' is the name of relays.0 already",
+        "shunt.yaml:4:12: relays.1.name: 'a' is already the name of relays.0",
         "shunt.yaml:4:78: relays.1.media.0.ports: 192.0.2.1 ports 40000-41000 overlap 35000-40000 of relays.0.media.0.ports",
         "shunt.yaml:5:5: relays.2: media is missing: with a data_plane the agent must know where this relay's media arrives",
         "shunt.yaml:6:40: builtin_relay.addresses.1: 192.0.2.1 is listed twice",
@@ -234,10 +234,10 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ("- a\n", ":1:1: the file is not a mapping"),
         ("log: {level: info}\n", ":1:1: neither a relay nor conferences: give relays, builtin_relay or conference"),
         ("{}", ":1:1: neither a relay"),
-        ("a: &x [1]\nb: *x\n", ":2:4: b: *x: aliases are not taken"),
+        ("a: &x [1]\nb: *x\n", ":2:4: b: *x: aliases are not supported"),
         ("log:\n  <<: {level: info}\n", ":2:3: log.<<: unknown key"),
         ("a: !!python/object/apply:os.system [x]\n", ":1:4: a: the tag"),
-        ("log: {level: ! info}\n", ":1:14: log.level: the tag '!' is not taken"),
+        ("log: {level: ! info}\n", ":1:14: log.level: the tag '!' is not supported"),
         ("a: 1\n---\nb: 2\n", ":2:1: a second document"),
         ("a: 1\n\tb: 2\n", ":2:1: a tab: YAML indents with spaces only"),
         ('a: "open\n', ":2:1: not YAML: while scanning a quoted scalar"),
@@ -246,7 +246,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ("[" * 100_000, ": nested deeper than 32 levels"),
         ("a: " + "9" * 100_000, ":1:1: a: unknown key"),
         ('api: {listen: "0.0.0.0:8077"}\n' + MINIMAL, ":1:15: api.listen: 0.0.0.0:8077 is reachable from elsewhere"),
-        ("builtin_relay: {addresses: [0.0.0.0]}", ":1:29: builtin_relay.addresses.0: '0.0.0.0' cannot be where media arrives"),
+        ("builtin_relay: {addresses: [0.0.0.0]}", ":1:29: builtin_relay.addresses.0: '0.0.0.0' cannot receive media"),
         ("builtin_relay: {addresses: [fe80::1%eth0]}", "zone"),
         ("builtin_relay: {addresses: [relay.example]}", "'relay.example' is not an IPv4 or IPv6 address"),
         ("builtin_relay: {addresses: [1234]}", "an IP address was expected, not 1234"),
@@ -260,11 +260,11 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ('builtin_relay: {addresses: [10.0.0.1], advertised: ["::1"]}', "builtin_relay.advertised.0: ::1 is of another IP version than 10.0.0.1"),
         ("builtin_relay: {addresses: [10.0.0.1, 10.0.0.2], advertised: [192.0.2.1, 192.0.2.1]}", "builtin_relay.advertised.1: 192.0.2.1 is listed twice"),
         (ADVERTISED % ("10.0.0.1", "::1", "10.0.0.2", "192.0.2.2"), "relays.0.media.0.advertised: ::1 is of another IP version than 10.0.0.1"),
-        (ADVERTISED % ("10.0.0.1", "192.0.2.1", "10.0.0.2", "192.0.2.1"), "relays.0.media.1.advertised: 192.0.2.1 stands for 10.0.0.1 already"),
+        (ADVERTISED % ("10.0.0.1", "192.0.2.1", "10.0.0.2", "192.0.2.1"), "relays.0.media.1.advertised: 192.0.2.1 already stands for 10.0.0.1"),
         (ADVERTISED % ("10.0.0.1", "10.0.0.2", "10.0.0.2", "192.0.2.1"), "relays.0.media.0.advertised: 10.0.0.2 is a media address of this relay itself"),
         (
             ('control: {ng: ["udp:127.0.0.1:2223"]}\n' + ADVERTISED.replace("name: r", "type: rtpengine, name: r")) % ("10.0.0.1", "192.0.2.1", "10.0.0.2", "192.0.2.2"),
-            "relays.0.media.0.advertised: is rtpproxy's (-A)",
+            "relays.0.media.0.advertised: applies to rtpproxy only (-A)",
         ),
         ("builtin_relay: {addresses: [127.0.0.1], quarantine: .nan}", "valid number"),
         ('control: {listen: ["udp:::1:22221"]}\n' + MINIMAL, ":1:20: control.listen.0: an IPv6 address needs brackets: [::1]:22221"),
@@ -273,7 +273,7 @@ softswitch: {interfaces: [eth0, eth0], listen: ["0.0.0.0:8077"]}
         ('control: {listen: ["unix:/%s"]}\n' % ("x" * 120) + MINIMAL, "at most 107"),
         ("hep: {listen: unix:/run/x}\n" + MINIMAL, "unix is not possible here, only udp, tcp"),
         ('notify: {allow: ["udp:127.0.0.1:5"]}\n' + MINIMAL, "udp is not possible here"),
-        ('edge: {listen: ["0.0.0.0:3478"], address: 192.0.2.1}', ":1:17: edge.listen.0: 0.0.0.0:3478 is no address that a browser can send to: give advertise too"),
+        ('edge: {listen: ["0.0.0.0:3478"], address: 192.0.2.1}', ":1:17: edge.listen.0: 0.0.0.0:3478 is not an address that a browser can send to: give advertise too"),
         ('edge: {listen: ["192.0.2.1:3478"], advertise: ["192.0.2.9:1", "192.0.2.9:2"], address: 192.0.2.1}', ":1:47: edge.advertise: 2 addresses for 1 of listen"),
         ('edge: {listen: ["192.0.2.1:20010"], address: 192.0.2.1}', "edge.listen.0: 192.0.2.1:20010 lies within the ports of plain RTP, 192.0.2.1 20000-29999"),
         ('edge: {listen: ["edge:3478"], address: 192.0.2.1}', "'edge' is not an IPv4 or IPv6 address"),
@@ -316,7 +316,7 @@ def test_the_port_after_an_even_end_is_media_too():
 def test_a_renamed_key_is_taken_with_a_warning_that_says_where(caplog):
     config = loads("softswitch:\n  interfaces: [eth0]\n  strays: pass\n")
     assert config.softswitch.source_mismatch == "pass"
-    assert caplog.messages == ["shunt.yaml:3:3: softswitch.strays is now called softswitch.source_mismatch; the former name goes with the next release"]
+    assert caplog.messages == ["shunt.yaml:3:3: softswitch.strays is now called softswitch.source_mismatch; the next release removes the former name"]
 
 
 def test_an_error_in_a_renamed_key_is_where_the_file_has_it():

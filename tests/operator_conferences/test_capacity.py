@@ -63,7 +63,7 @@ def test_tables_end_it_before_the_engine_does(design, load, tables, bound_by, me
 
 
 def test_no_such_meeting():
-    with pytest.raises(ValueError, match="two participants or more"):
+    with pytest.raises(ValueError, match="at least two participants"):
         capacity(Design.NRA, Load(participants=1))
     with pytest.raises(ValueError, match="65536 RIDs of a tree are for 32767 participants"):
         capacity(Design.NRA, Load(participants=40_000))

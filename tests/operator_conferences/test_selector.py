@@ -38,7 +38,7 @@ def test_a_function_of_a_module() -> None:
     [
         ("nothing", "is neither MODULE:FUNCTION nor"),
         ("/no/such/file.py:f", "FileNotFoundError"),
-        ("/etc/hostname:f", "is no Python file"),
+        ("/etc/hostname:f", "is not a Python file"),
         ("no.such.module:f", "No module named"),
         (f"{__name__}:none", "has no none"),
         (f"{__name__}:NOT_A_FUNCTION", "not a function"),

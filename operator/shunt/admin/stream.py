@@ -99,7 +99,7 @@ class EventStream:
 
     def _broken(self, detail: str) -> None:
         if detail != self.last_error:
-            log.warning("event stream of the agent at %s: %s; trying again", self._connection.socket, detail)
+            log.warning("event stream of the agent at %s: %s; retrying", self._connection.socket, detail)
         self.last_error = detail
 
     async def _once(self) -> AsyncIterator[Event | Gap]:

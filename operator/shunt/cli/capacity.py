@@ -66,7 +66,7 @@ def capacity(design: Design, load: Load = Load(), limits: Limits = Limits(), qua
     senders = min(people, people if load.senders is None else load.senders)
     adapted = min(people, people if load.adapted is None else load.adapted)
     if people < 2 or senders < 1 or qualities < 1 or adapted < 0 or load.sender_rate <= 0:
-        raise ValueError("a meeting has two participants or more, one of them sends something, and there is a quality")
+        raise ValueError("a conference needs at least two participants, one sender and one quality")
     trees = limits.trees - 1  # MGID 0 means that nothing is replicated
     sets = trees // qualities
     allowed: dict[str, int] = {"line rate": int(line_rate / (senders * (people - 1) * load.sender_rate))}

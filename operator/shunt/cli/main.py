@@ -524,7 +524,7 @@ def drain(client: Client, as_json: bool, stop: str | None, wait: bool, yes: bool
     from shunt.cli import drain as draining
 
     if stop in ("offloads", "calls") and (left := client.get("/v1/drain"))["calls"]:
-        consent(f"No new stream is offloaded: the relay carries the media of new calls. The {left['calls']} calls that are up go on, with {left['entries']} entries", yes)
+        consent(f"No new stream is offloaded: the relay carries the media of new calls. The {left['calls']} running calls continue, with {left['entries']} entries", yes)
     answer = draining.drain(client, stop, wait, (lambda _: None) if as_json else draining.echo)
     if as_json:
         _echo_json(answer)

@@ -51,7 +51,7 @@ class Edge(Section):
         for i, text in enumerate(self.advertise or self.listen):
             if ipaddress.ip_address(host_port(text).host).is_unspecified:
                 key = "advertise" if self.advertise else "listen"
-                yield (key, i), f"{text} is no address that a browser can send to" + ("" if self.advertise else ": give advertise too")
+                yield (key, i), f"{text} is not an address that a browser can send to" + ("" if self.advertise else ": give advertise too")
         for i, text in enumerate(self.listen):
             if self._lies_within(host_port(text)):
                 yield ("listen", i), f"{text} lies within the ports of plain RTP, {self.address} {self.ports}"

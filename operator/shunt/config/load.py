@@ -162,7 +162,7 @@ def _checked(text: str, file: str) -> tuple[Config, _Positions]:
     for former, present in rename(data):
         line, column = positions.nearest(former, key=True)
         positions.values[present] = positions.nearest(former)
-        log.warning("%s:%d:%d: %s is now called %s; the former name goes with the next release", file, line, column, dotted(former), dotted(present))
+        log.warning("%s:%d:%d: %s is now called %s; the next release removes the former name", file, line, column, dotted(former), dotted(present))
     empty = _empty_sections(data, positions)
     problems = positions.problems + empty
     try:
@@ -180,7 +180,7 @@ def _checked(text: str, file: str) -> tuple[Config, _Positions]:
 def _empty_sections(data: dict[str, Any], positions: _Positions) -> list[Problem]:
     """A key with nothing after it could mean "on, with defaults" or "off": the operator has to say."""
     return [
-        Problem(*positions.nearest((key,), key=True), (key,), "nothing is given: write {} for the defaults, or remove the key")
+        Problem(*positions.nearest((key,), key=True), (key,), "no value is given: write {} for the defaults, or remove the key")
         for key, value in data.items()
         if value is None and key in Config.model_fields
     ]
@@ -235,7 +235,7 @@ def _read(text: str, positions: _Positions) -> Any:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise _Refused(event.start_mark, "a second document starts here; only one is taken")
+                    raise _Refused(event.start_mark, "a second document starts here; only one is allowed")
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
                 value = _value(event, events, (), positions, 0)
         return value
@@ -256,9 +256,9 @@ def _read(text: str, positions: _Positions) -> Any:
 def _value(event: Any, events: Any, where: Location, positions: _Positions, depth: int) -> Any:
     mark = event.start_mark
     if isinstance(event, yaml.AliasEvent):
-        raise _Refused(mark, f"*{event.anchor}: aliases are not taken; write the value out", where)
+        raise _Refused(mark, f"*{event.anchor}: aliases are not supported; write the value out", where)
     if event.tag is not None:
-        raise _Refused(mark, f"the tag {event.tag!r} is not taken", where)
+        raise _Refused(mark, f"the tag {event.tag!r} is not supported", where)
     if depth > _MAX_DEPTH:
         raise _Refused(mark, f"nested deeper than {_MAX_DEPTH} levels", where[:3])
     positions.values[where] = (mark.line + 1, mark.column + 1)

@@ -41,4 +41,4 @@ class Mixer(Section):
     def problems(self) -> Iterator[tuple[Location, str]]:
         """Yields contradictions between keys that are valid on their own."""
         if self.listen.startswith("unix:") and "allow" in self.model_fields_set:
-            yield ("allow",), "is of tcp; who may use a Unix socket is for socket_group to say"
+            yield ("allow",), "applies to tcp only; a Unix socket has socket_group"

@@ -126,7 +126,7 @@ class Relay(Section):
         if not SocketAddress.parse(self.socket).is_ip:
             yield ("socket",), f"{self.socket}: rtpengine has no Unix socket: give udp:ADDRESS:PORT (--listen-ng) or tcp:ADDRESS:PORT (--listen-tcp-ng)"
         if "symmetric" in self.model_fields_set:
-            yield ("symmetric",), "is rtpproxy's; rtpengine always learns addresses"
+            yield ("symmetric",), "applies to rtpproxy only; rtpengine always learns addresses"
 
     def _advertised_problems(self) -> Iterator[tuple[Location, str]]:
         own: dict[str, str] = {}
@@ -135,13 +135,13 @@ class Relay(Section):
                 continue
             where: Location = ("media", i, "advertised")
             if self.is_rtpengine:
-                yield where, "is rtpproxy's (-A); rtpengine tells the agent the address at which its media arrives"
+                yield where, "applies to rtpproxy only (-A); rtpengine reports the address at which its media arrives"
             elif problem := _not_advertisable(str(media.address), str(media.advertised)):
                 yield where, problem
             elif any(str(other.address) == str(media.advertised) for other in self.media):
                 yield where, f"{media.advertised} is a media address of this relay itself"
             elif own.setdefault(str(media.advertised), str(media.address)) != str(media.address):
-                yield where, f"{media.advertised} stands for {own[str(media.advertised)]} already"
+                yield where, f"{media.advertised} already stands for {own[str(media.advertised)]}"
 
 
 def _not_advertisable(own: str, advertised: str) -> str | None:
@@ -481,9 +481,9 @@ class Config(Section):
         sockets: dict[str, int] = {}
         for i, relay in enumerate(self.relays):
             if (first := names.setdefault(relay.name, i)) != i:
-                yield ("relays", i, "name"), f"{relay.name!r} is the name of relays.{first} already"
+                yield ("relays", i, "name"), f"{relay.name!r} is already the name of relays.{first}"
             if (first := sockets.setdefault(relay.socket, i)) != i:
-                yield ("relays", i, "socket"), f"{relay.socket} is the socket of relays.{first} already"
+                yield ("relays", i, "socket"), f"{relay.socket} is already the socket of relays.{first}"
             if self.data_plane is not None and not relay.media:
                 yield ("relays", i), "media is missing: with a data_plane the agent must know where this relay's media arrives"
             for where, message in relay.problems():

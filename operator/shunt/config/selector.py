@@ -30,7 +30,7 @@ def _from_file(path: str) -> ModuleType:
     """A file as a module: an installed agent looks for modules in its own folders alone. Raises ImportError, and whatever the file raises."""
     spec = importlib.util.spec_from_file_location(_SELECTOR_MODULE, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file: its name does not end in .py")
+        raise ImportError(f"{path} is not a Python file: its name does not end in .py")
     module = sys.modules[_SELECTOR_MODULE] = importlib.util.module_from_spec(spec)  # dataclasses in it look themselves up there
     spec.loader.exec_module(module)
     return module

@@ -26,7 +26,7 @@ def compared(own_ms: int, text: str, name: str) -> tuple[str, bool] | None:
     if wanted is None:
         return f"{name}: no module rtpproxy or rtpengine is loaded", True
     if own_ms > wanted:
-        return f"{name}: waits for {wanted} ms, and control.sip_timeout_ms is {own_ms}: under overload the agent would carry out commands that nobody waits for", True
+        return f"{name}: waits for {wanted} ms, and control.sip_timeout_ms is {own_ms}: under overload the agent would execute commands that the SIP server has given up", True
     if own_ms < wanted:
-        return f"{name}: waits for {wanted} ms, and control.sip_timeout_ms is {own_ms}: the agent would give commands up that are still waited for", False
+        return f"{name}: waits for {wanted} ms, and control.sip_timeout_ms is {own_ms}: the agent would drop commands that the SIP server still waits for", False
     return None

@@ -86,18 +86,18 @@ class Switch(Section):
         ways: dict[str, tuple[int, str | int]] = {}
         for i, hop in enumerate(self.next_hops):
             if hop.name in (CPU, DISCARD):
-                yield ("next_hops", i, "name"), f"{hop.name!r} has a meaning of its own in routes"
+                yield ("next_hops", i, "name"), f"{hop.name!r} is reserved in routes"
             if (first := names.setdefault(hop.name, i)) != i:
-                yield ("next_hops", i, "name"), f"{hop.name!r} is the name of switch.next_hops.{first} already"
+                yield ("next_hops", i, "name"), f"{hop.name!r} is already the name of switch.next_hops.{first}"
             if hop.port not in ports:
                 yield ("next_hops", i, "port"), f"{hop.port} is not one of switch.ports"
             first, way = ways.setdefault(hop.mac, (i, hop.port))
             if way != hop.port:
-                yield ("next_hops", i, "mac"), f"{hop.mac} is at port {way} (switch.next_hops.{first}): frames of the CPU could not be told apart"
+                yield ("next_hops", i, "mac"), f"{hop.mac} is at port {way} (switch.next_hops.{first}): frames of the CPU could not be distinguished"
         prefixes: dict[str, int] = {}
         for i, route in enumerate(self.routes):
             if (first := prefixes.setdefault(str(route.prefix), i)) != i:
-                yield ("routes", i, "prefix"), f"{route.prefix} is routed by switch.routes.{first} already"
+                yield ("routes", i, "prefix"), f"{route.prefix} is already routed by switch.routes.{first}"
             if route.to not in names and route.to not in (CPU, DISCARD):
                 known = ", ".join([*names, CPU, DISCARD])
                 yield ("routes", i, "to"), f"there is no next hop {route.to!r}; known here: {known}"

@@ -140,7 +140,7 @@ def parse_address(text: str) -> IPAddress:
     if not isinstance(text, str):
         raise ValueError(f"an IP address was expected, not {text!r} (is it in quotes?)")
     if "%" in text:
-        raise ValueError(f"{text!r}: an address with a zone (%interface) is not taken")
+        raise ValueError(f"{text!r}: an address with a zone (%interface) is not supported")
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -218,7 +218,7 @@ def _address(value: Any) -> IPAddress:
 def _media_address(value: Any) -> IPAddress:
     address = _address(value)
     if address.is_unspecified or address.is_multicast:
-        raise ValueError(f"{str(address)!r} cannot be where media arrives: name the relay's own address, as it stands in the SDP")
+        raise ValueError(f"{str(address)!r} cannot receive media: give the relay's own address, as in the SDP")
     return address
 
 
@@ -270,7 +270,7 @@ def _redis_url(value: Any) -> str:
     elif parts.scheme not in ("redis", "rediss") or not parts.hostname or port == 0:
         raise ValueError(f"{text!r} is not redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH")
     if parts.password is not None:
-        raise ValueError("the password belongs into redis_password_file, where not everybody reads it")
+        raise ValueError("put the password into redis_password_file, which other users cannot read")
     return text
 
 

@@ -26,7 +26,7 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
         return
     names = config.softswitch.interfaces
     if not names:
-        yield Finding("warn", "softswitch.interfaces", "names no interface: no packet is seen", "list every interface on which media arrives or leaves")
+        yield Finding("warn", "softswitch.interfaces", "names no interface: no packet reaches a program", "list every interface on which media arrives or leaves")
     links = {name: link for name in names if isinstance(link := facts.links[name], Link)}
     stacked = {name: link for name, link in links.items() if link.below}
     links = {name: link for name, link in links.items() if link.below not in links}
@@ -35,7 +35,7 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
         yield _present(name, "softswitch.interfaces", facts.links[name])
         if (link := links.get(name)) is None:
             if name in stacked:
-                yield Finding("ok", f"XDP on {name}", f"none, and none needed: it is on top of {stacked[name].below}, whose program gets its packets")
+                yield Finding("ok", f"XDP on {name}", f"none needed: it is on top of {stacked[name].below}, whose program gets its packets")
         else:
             yield _on_top(link) if link.below else modes[name]
             yield _queues(link, facts.kernel.cpus)
@@ -43,7 +43,7 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
     mtus = {link.mtu for link in links.values() if link.kind != "loopback"}
     if len(mtus) > 1:
         each = ", ".join(f"{link.name} {link.mtu}" for link in links.values())
-        yield Finding("warn", "MTU", f"differs: {each}; what the output interface cannot take goes to the relay", "give all of them the same MTU")
+        yield Finding("warn", "MTU", f"differs: {each}; packets too long for the output interface go to the relay", "give all of them the same MTU")
 
 
 def _detached(listen: Sequence[str], links: Mapping[str, Link], facts: Facts) -> dict[str, Finding]:
@@ -60,7 +60,7 @@ def _present(name: str, key: str, link: Link | None | Unknown) -> Finding:
     if isinstance(link, Unknown):
         return Finding("unknown", subject, link.reason)
     if link is None:
-        return Finding("fail", subject, "there is no such interface in this network namespace", f"correct {key}, or make the interface (`ip link`)")
+        return Finding("fail", subject, "there is no such interface in this network namespace", f"correct {key}, or create the interface (`ip link`)")
     if not link.up:
         return Finding("fail", subject, "is down", f"ip link set {name} up")
     driver = link.driver if isinstance(link.driver, str) and link.driver else link.kind
@@ -102,10 +102,10 @@ def _xdp(wanted: str, link: Link, cannot: list[str]) -> Finding:
     if takes is False:
         found = f"the driver {link.driver if isinstance(link.driver, str) else link.kind} takes no programs"
         if wanted == "native":
-            return Finding("fail", subject, f"{found}, and softswitch.mode is native", "another card or driver, or mode: auto")
-        return Finding("warn", subject, f"will be generic: {found}; {_SLOWER}", "another card or driver, if the load needs it")
+            return Finding("fail", subject, f"{found}, and softswitch.mode is native", "use another card or driver, or mode: auto")
+        return Finding("warn", subject, f"will be generic: {found}; {_SLOWER}", "use another card or driver, if the load needs it")
     if link.mtu > _ONE_BUFFER_MTU and not isinstance(link.xdp_features, Unknown) and not link.xdp_features & XDP_BUFFERS:
-        found = f"at MTU {link.mtu} the driver takes no programs: it hands over frames of one buffer alone"
+        found = f"at MTU {link.mtu} the driver accepts no programs: it delivers frames of one buffer only"
         advice = f"ip link set {link.name} mtu {_ONE_BUFFER_MTU}, or less"
         if wanted == "native":
             return Finding("fail", subject, f"{found}, and softswitch.mode is native", f"{advice}; or mode: auto")
@@ -120,13 +120,13 @@ def _xdp(wanted: str, link: Link, cannot: list[str]) -> Finding:
     if takes is None and isinstance(link.xdp_features, Unknown):
         return Finding("unknown", subject, link.xdp_features.reason, "start the softswitch: its first line has the mode")
     if transmits is None:
-        return Finding("unknown", subject, "the driver takes programs; whether it transmits redirected frames it says only with a program attached", "start the softswitch, then ask again")
+        return Finding("unknown", subject, "the driver accepts programs; only with a program attached does it report whether it transmits redirected frames", "start the softswitch, then ask again")
     return Finding("ok", subject, "will be native")
 
 
 def _attached(wanted: str, link: Link, subject: str) -> Finding:
     if isinstance(link.pinned, Unknown):
-        return Finding("unknown", subject, f"a program is attached ({link.attached}); whose it is: {link.pinned.reason}")
+        return Finding("unknown", subject, f"a program of unknown owner is attached ({link.attached}): {link.pinned.reason}")
     if not link.pinned:
         return Finding("fail", subject, f"another XDP program is attached ({link.attached}): the softswitch ends with exit code 78", f"detach it: ip link set {link.name} xdp off")
     if link.attached == "generic" and wanted == "auto":
@@ -142,7 +142,7 @@ def _queues(link: Link, cpus: int) -> Finding:
         return Finding("ok", subject, f"{link.rx_queues} for {cpus} CPU core{'' if cpus == 1 else 's'}")
     if link.max_queues is not None and link.max_queues > 1:
         return Finding("warn", subject, "1: one CPU core takes all of its packets", f"ethtool -L {link.name} combined {min(link.max_queues, cpus)}")
-    return Finding("warn", subject, "1, and the device has no more: one CPU core takes all of its packets", "enough up to what one core carries (docs/operate/sizing.md)")
+    return Finding("warn", subject, "1, and the device has no more: one CPU core takes all of its packets", "enough for the load of one core (docs/operate/sizing.md)")
 
 
 def _offloads(link: Link) -> Finding:
@@ -160,5 +160,5 @@ def _offloads(link: Link) -> Finding:
     change = [(_OWN | _OTHERS)[name] for name in disturb if name not in fixed]
     found = f"{', '.join(disturb)} {'is' if len(disturb) == 1 else 'are'} on: XDP sees packets joined, or without their VLAN tags"
     advice = [f"ethtool -K {link.name} {' '.join(f'{name} off' for name in change)}"] if change else []
-    advice += [f"{', '.join(fixed)} cannot be changed here: in the virtual machine's host, or another card"] if fixed else []
+    advice += [f"{', '.join(fixed)} cannot be changed here: change them on the virtual machine's host, or use another card"] if fixed else []
     return Finding("warn", subject, found, "; ".join(advice))

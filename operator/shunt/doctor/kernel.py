@@ -22,7 +22,7 @@ def check(config: Config, facts: Facts) -> Iterator[Finding]:
         if facts.kernel.btf:
             yield Finding("ok", "BTF", "/sys/kernel/btf/vmlinux is there")
         else:
-            yield Finding("fail", "BTF", "there is no /sys/kernel/btf/vmlinux", "a kernel built with CONFIG_DEBUG_INFO_BTF, as Debian's are")
+            yield Finding("fail", "BTF", "there is no /sys/kernel/btf/vmlinux", "use a kernel built with CONFIG_DEBUG_INFO_BTF, such as Debian's")
         yield _jit(facts.kernel.jit)
         yield _bpffs(config.softswitch.pin_dir, facts.mounts)
         yield _neighbours(facts)
@@ -43,7 +43,7 @@ def _version(release: str) -> Finding:
     if found < OLDEST:
         return Finding("fail", "kernel", f"{release} is older than {'.'.join(map(str, OLDEST))}: the XDP programs do not load", "a newer kernel")
     if found < _TELLS_FEATURES:
-        return Finding("ok", "kernel", f"{release}; before 6.3 it does not say which interfaces transmit redirected frames: with a veth the softswitch uses generic XDP")
+        return Finding("ok", "kernel", f"{release}; before 6.3 it does not report which interfaces transmit redirected frames: with a veth the softswitch uses generic XDP")
     return Finding("ok", "kernel", release)
 
 
@@ -70,7 +70,7 @@ def _bpffs(pin_dir: str, mounts: tuple[Mount, ...] | Unknown) -> Finding:
         return Finding("unknown", "BPF file system", mounts.reason)
     mount = mount_of(pin_dir, mounts)
     if mount is None or mount.kind != "bpf":
-        return Finding("fail", "BPF file system", f"softswitch.pin_dir {pin_dir} lies in no BPF file system", "mount -t bpf bpf /sys/fs/bpf (systemd does it)")
+        return Finding("fail", "BPF file system", f"softswitch.pin_dir {pin_dir} is not on a BPF file system", "mount -t bpf bpf /sys/fs/bpf (systemd does it)")
     if mount.read_only:
         return Finding("fail", "BPF file system", f"{mount.path} is mounted read-only", f"mount -o remount,rw {mount.path}")
     return Finding("ok", "BPF file system", f"mounted at {mount.path}")
@@ -105,11 +105,9 @@ def _firewall(config: Config, facts: Facts) -> Iterator[Finding]:
         yield Finding("unknown", subject, facts.chains.reason)
     elif facts.chains:
         word = "chain is" if facts.chains == 1 else "chains are"
-        yield Finding(
-            "ok", subject, f"{facts.chains} base {word} on the way of packets to this host; offloaded packets meet none", "a rule that has to block a source of media belongs on the way to this host"
-        )
+        yield Finding("ok", subject, f"{facts.chains} base {word} in the path of packets to this host; offloaded packets bypass them", "block sources of media before this host")
     else:
-        yield Finding("ok", subject, "no base chain on the way of packets to this host")
+        yield Finding("ok", subject, "no base chain in the path of packets to this host")
     if facts.conntrack is None:
         yield Finding("ok", "conntrack", "is not in use")
     elif facts.conntrack.held >= _CONNTRACK_SHARE * facts.conntrack.limit:

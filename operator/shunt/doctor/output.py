@@ -16,7 +16,7 @@ _KINDS = {
     "translation": ("address translation", "streams that it may translate stay on the relay"),
 }
 _ADVICE = {
-    "IPsec": "nothing, if these parties are meant to be encrypted; a policy for SIP alone needs `proto` and ports",
+    "IPsec": "nothing, if these parties should be encrypted; a policy for SIP alone needs `proto` and ports",
     "routing": "put media into a rule by addresses (`from`, `to`), if it has to be offloaded",
     "translation": "exclude media: a rule `ip saddr ADDRESS udp sport PORTS accept` before it, with the relay's own address and ports",
 }
@@ -67,7 +67,7 @@ def _elsewhere(interfaces: list[str], facts: Facts) -> Finding:
         return Finding("ok", subject, "each interface with an address has the program; a party on this host itself (lo) stays on the relay (not-in-data-plane)")
     found = f"{', '.join(map(_named, without))}: without the program; a party there, or on this host itself, stays on the relay (not-in-data-plane)"
     cards = [network.name for network in without if network.kind not in ("bridge", "veth", "tun", "wireguard", "ipip", "gre", "sit", "xfrm", "vti")]
-    advice = f"add {', '.join(cards)} to softswitch.interfaces, if media arrives there" if cards else "nothing: media of containers and tunnels is the kernel's to forward"
+    advice = f"add {', '.join(cards)} to softswitch.interfaces, if media arrives there" if cards else "nothing: the kernel forwards media of containers and tunnels"
     return Finding("warn" if cards else "ok", subject, found, advice if cards else "")
 
 

@@ -81,7 +81,7 @@ def _redis(found: RedisAnswer | Unknown) -> Finding:
     if found.error is not None:
         return Finding("fail", subject, found.error, "start Redis, or correct journal.redis and journal.redis_password_file")
     if found.appends is None:
-        return Finding("unknown", subject, "answers, but does not say whether it keeps what it is given (INFO persistence)")
+        return Finding("unknown", subject, "answers, but does not report whether it stores data (INFO persistence)")
     if not found.appends:
         return Finding("warn", subject, "answers, but appendonly is off: it forgets calls when it restarts", "redis-cli config set appendonly yes, and in redis.conf")
     return Finding("ok", subject, "answers, appendonly is on")

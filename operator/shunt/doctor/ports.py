@@ -77,7 +77,7 @@ def _subject(address: str, ports: PortRange) -> str:
 
 
 def _elsewhere(where: Location, address: str, ports: PortRange, softswitch: bool) -> Finding:
-    subject, found = _subject(address, ports), f"{address} is no address of this host"
+    subject, found = _subject(address, ports), f"{address} is not an address of this host"
     if where[0] == "builtin_relay":
         return Finding("fail", subject, found, "correct builtin_relay.addresses, or add the address (`ip address`)")
     if softswitch:
@@ -97,7 +97,7 @@ def _ephemeral(subject: str, ports: PortRange, facts: Facts, ranges: Sequence[Po
     common = unreserved(ports, ephemeral, facts.ports.reserved)
     if common is None:
         return Finding("ok", subject, "the kernel gives none of them to other sockets")
-    found = f"{common[0]}-{common[1]} lie in ip_local_port_range ({ephemeral[0]}-{ephemeral[1]}): any program's socket may be given one"
+    found = f"{common[0]}-{common[1]} lie in ip_local_port_range ({ephemeral[0]}-{ephemeral[1]}): the kernel may give them to any program"
     # The setting is one list: what is there already stays.
     wanted = [*facts.ports.reserved, *dict.fromkeys((each.first, each.last_used) for each in ranges)]
     return Finding("warn", subject, found, f"sysctl -w net.ipv4.ip_local_reserved_ports={','.join(f'{first}-{last}' for first, last in wanted)}")
@@ -114,7 +114,7 @@ def _foreign(subject: str, address: str, ports: PortRange, expected: Sequence[st
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         return Finding("warn", subject, f"taken by programs other than {' or '.join(expected)}: {', '.join(words)}{more}", "move these programs to other ports")
     if unknown := [b.holder for b in inside if isinstance(b.holder, Unknown)]:
-        return Finding("unknown", subject, f"{len(unknown)} are taken, by whom is not known: {unknown[0].reason}")
+        return Finding("unknown", subject, f"{len(unknown)} are in use by unknown processes: {unknown[0].reason}")
     return Finding("ok", subject, f"{len(inside)} in use by {' or '.join(expected)}" if inside else "none in use")
 
 
@@ -125,9 +125,9 @@ def _listener(where: Location, wanted: SocketAddress, facts: Facts) -> Finding:
         return Finding("unknown", subject, bound.reason)
     wildcard = wanted.host in ("0.0.0.0", "::")
     if where[0] == "edge" and not wildcard and not facts.ports.local[wanted.host]:
-        return Finding("unknown", subject, f"{wanted.host} is no address here: right where the edge has a network namespace or a host of its own")
+        return Finding("unknown", subject, f"{wanted.host} is not an address of this host: correct if the edge has a network namespace or a host of its own")
     if wanted.is_ip and not wildcard and not facts.ports.local[wanted.host]:
-        return Finding("fail", subject, f"{wanted.host} is no address of this host", f"correct {dotted(where)}, or add the address (`ip address`)")
+        return Finding("fail", subject, f"{wanted.host} is not an address of this host", f"correct {dotted(where)}, or add the address (`ip address`)")
     holders = [b.holder for b in bound if _same(b, wanted)]
     if not holders:
         return Finding("ok", subject, f"free: {expected} does not run, or listens elsewhere")
@@ -137,7 +137,7 @@ def _listener(where: Location, wanted: SocketAddress, facts: Facts) -> Finding:
     if processes:
         return Finding("ok", subject, f"held by {expected} (pid {processes[0].pid})")
     reason = next(holder.reason for holder in holders if isinstance(holder, Unknown))
-    return Finding("unknown", subject, f"taken, by whom is not known: {reason}")
+    return Finding("unknown", subject, f"in use by an unknown process: {reason}")
 
 
 def _same(bound: Bound, wanted: SocketAddress) -> bool:

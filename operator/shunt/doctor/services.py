@@ -95,7 +95,7 @@ def _unit(config: Config, unit: Unit) -> Finding:
             return Finding("fail", subject, f"CapabilityBoundingSet lacks {', '.join(sorted(missing))} ({unit.path})", f"CapabilityBoundingSet={' '.join(sorted(PLANE))}")
         return Finding("ok", subject, "root, with NET_ADMIN, BPF, PERFMON and SYS_ADMIN")
     if user == "root":
-        return Finding("warn", subject, f"runs as root ({unit.path})", f"User={USER}: it needs no right but its user's")
+        return Finding("warn", subject, f"runs as root ({unit.path})", f"User={USER}: it needs no other rights")
     if unit.name in _LOW_PORTS and (low := _low_ports(config, unit.name)):
         ambient = frozenset(word.upper() for value in unit.settings.get("AmbientCapabilities", ()) for word in value.split())
         if "CAP_NET_BIND_SERVICE" not in ambient or (held is not None and "CAP_NET_BIND_SERVICE" not in held):
@@ -126,5 +126,5 @@ def _agent(found: Agent | Unknown | None) -> Finding:
     if isinstance(found, Unknown):
         return Finding("unknown", subject, found.reason)
     if found.version != __version__:
-        return Finding("warn", subject, f"version {found.version}, but {__version__} is installed", "systemctl restart shunt-agent; calls go on")
+        return Finding("warn", subject, f"version {found.version}, but {__version__} is installed", "systemctl restart shunt-agent; calls continue")
     return Finding("ok", subject, f"version {found.version}")

@@ -76,10 +76,10 @@ def _folder(key: str, path: str, place: Place | Unknown, account: Account) -> Fi
         return Finding("fail", subject, "the file system has no inodes left", "remove files")
     room = f"{size(place.free)} free"
     if place.free < LEAST_FREE:
-        return Finding("fail", subject, room, "make room: journal, events and records cannot be written soon")
+        return Finding("fail", subject, room, "free space: journal, events and records cannot be written soon")
     if place.free < ROOM:
-        return Finding("warn", subject, room, f"make room: {size(ROOM)} are enough for events (64 MiB), journal and some days of records")
-    return Finding("ok", subject, f"{account.name} can write, {room}" + ("; it will be made" if missing else ""))
+        return Finding("warn", subject, room, f"free space: {size(ROOM)} suffice for events (64 MiB), journal and some days of records")
+    return Finding("ok", subject, f"{account.name} can write, {room}" + ("; it will be created" if missing else ""))
 
 
 def size(count: int) -> str:
@@ -102,7 +102,7 @@ def obstacle(place: Place, account: Account, writing: bool = True) -> str | None
     """What keeps an account from writing into a folder (or making it), or from reading a file; None: nothing."""
     last = place.nodes[-1]
     if writing and not last.is_folder:
-        return f"{last.path} is no folder"
+        return f"{last.path} is not a folder"
     if account.uid == 0:
         return None
     for node in place.nodes[:-1]:

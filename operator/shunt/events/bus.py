@@ -68,4 +68,4 @@ class EventBus:
             try:
                 subscriber(event)
             except Exception:
-                log.exception("an event (%s %s) could not be used", event.kind, event.what)
+                log.exception("an event (%s %s) could not be processed", event.kind, event.what)

@@ -298,7 +298,7 @@ def _unanswered(line: Line, caller: _Party, final: Event | None, accepted: Event
         )
         return
     over = f"; the line ended before ({line.released})" if line.released else " yet"
-    say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.sends else ", and the caller sends already."))
+    say("hint" if line.released else "ok", f"There is no answer with media{over}: only the caller's offer is known" + ("." if not caller.sends else ", and the caller already sends."))
 
 
 def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: Evidence, say: _Say) -> None:
@@ -333,7 +333,7 @@ def _sum_up(line: Line, caller: _Party, callee: _Party, age_s: float, evidence: 
         say("ok", f"{'One-way' if len(mute) == 1 else 'No'} media, as signalled: {words}.")
         return
     if not over and age_s < ANSWER_S and not any(party.silent_since for party in mute):
-        say("ok", "The call has just been answered; not everybody has sent media yet.")
+        say("ok", "The call has just been answered; not all parties have sent media yet.")
         return
     if len(mute) == 2:
         say("problem", f"No audio either way: {_how_mute(caller)}, and {_how_mute(callee)}.")
@@ -384,7 +384,7 @@ def _about_sending(party: _Party, say: _Say) -> None:
             if (private := party.private) is not None:
                 say(
                     "hint",
-                    f"The {party.name}'s SDP names {private}, a private address: what is sent there arrives in a network of yours only, and where it really is can be learned from its first packet alone.",
+                    f"The {party.name}'s SDP names {private}, a private address: packets to it arrive only in your own network, and its real address is learned from its first packet.",
                     party,
                 )
         else:
@@ -398,7 +398,7 @@ def _about_sending(party: _Party, say: _Say) -> None:
         say("hint", f"The {party.name}'s packets come from {source}, which signalling does not name ({leg.signalled}): a few more are needed to latch it.", party)
     elif leg.latched is not None and leg.signalled is not None and leg.latched != leg.signalled and not leg.held:
         behind = "it is behind NAT" if leg.latched.addr != leg.signalled.addr else "its port was translated"
-        say("ok", f"The {party.name} sends from {leg.latched}, signalling says {leg.signalled}: {behind}, and that is taken care of.", party)
+        say("ok", f"The {party.name} sends from {leg.latched}, signalling says {leg.signalled}: {behind}, which needs no action.", party)
     if party.silent_since is not None:
         say(
             "problem",
@@ -431,7 +431,7 @@ def _about_reaching(party: _Party, other: _Party, say: _Say) -> None:
     if other.leg.latched is None and not other.leg.asymmetric and _is_private(entry.dst):
         say(
             "problem",
-            f"What the {party.name} sends goes to {entry.dst}, the address in the {other.name}'s SDP. It is a private address: unless it is in a network of yours, "
+            f"What the {party.name} sends goes to {entry.dst}, the address in the {other.name}'s SDP. It is a private address: unless it is in your own network, "
             f"nothing arrives. The {other.name}'s real address is learned from its first packet, which has not come.",
             party,
         )
@@ -447,7 +447,7 @@ def _about_offload(party: _Party, say: _Say) -> None:
 def _about_quality(party: _Party, say: _Say) -> None:
     total = party.measured
     if total.unsure:
-        say("hint", f"{total.lost} of the {party.name}'s packets did not come to the data plane, which is no loss that is known: {total.unsure}.", party)
+        say("hint", f"{total.lost} of the {party.name}'s packets did not reach the data plane; whether they were lost is not known: {total.unsure}.", party)
     if total.loss_percent is not None and total.loss_percent >= LOSS_PERCENT and total.measured >= 50:
         say("problem", f"{total.loss_percent:.1f} % of the {party.name}'s packets were lost before they arrived here: the loss is between it and this server.", party)
     formats = party.sdp.formats if party.sdp is not None else ()

@@ -76,7 +76,7 @@ CODES: dict[str, Code] = {
     "xdp-generic": Code("warn", "an interface has generic XDP, which costs more CPU time"),
     "host-policy": Code("warn", "IPsec, NAT, packet filters or routing rules of the host keep streams on the relay"),
     "table-full": Code("warn", "the relay table is full"),
-    "hep-missing": Code("warn", "commands come, and no SIP copies, although `hep` is configured"),
+    "hep-missing": Code("warn", "commands come without SIP copies, although `hep` is configured"),
     "hep-failed": Code("warn", "SIP copies cannot be received"),
     "draining": Code("warn", "the agent drains"),
     "clock-stepped": Code("warn", "the clock was set forwards or backwards"),
@@ -84,11 +84,11 @@ CODES: dict[str, Code] = {
     "events-waiting": Code("warn", "the agent's event log cannot be written: events wait in its memory"),
     "events-dropped": Code("warn", "the agent's event log has lost events"),
     "events-missing": Code("warn", "the operator daemon has missed events"),
-    "events-unreachable": Code("warn", "the agent's events do not come"),
+    "events-unreachable": Code("warn", "the agent's events do not arrive"),
     "events-rebuilding": Code("warn", "the operator daemon reads the history back from the event log"),
     "records-lost": Code("warn", "call records are lost: the files have a record of kind `lost`"),
     "records-waiting": Code("warn", "call records cannot be written"),
-    "position-not-kept": Code("warn", "the operator daemon cannot keep its position in the event log"),
-    "agent-problem": Code("warn", "the agent names a problem that this version does not know"),
+    "position-not-kept": Code("warn", "the operator daemon cannot store its position in the event log"),
+    "agent-problem": Code("warn", "the agent reports a problem that this version does not know"),
 }
 """Every code, the worst first. Codes are stable: alerts are built on them."""

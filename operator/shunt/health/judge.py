@@ -30,14 +30,14 @@ _OF_PLANE = ("xdp-missing", "xdp-loopback", "xdp-generic", "past-data-plane", "u
 
 _REMEDIES = {
     "relay-down": "See whether it runs, and whether a packet filter drops commands to its control socket or its replies.",
-    "data-plane-down": "See `systemctl status shunt-softswitch`: entries that are installed go on, new calls stay on the relay.",
+    "data-plane-down": "See `systemctl status shunt-softswitch`: installed entries keep forwarding, new calls stay on the relay.",
     "no-active-agent": "See `systemctl status shunt-agent` on both hosts, and whether Redis answers.",
     "mixer-down": "See `systemctl status shunt-mixer`.",
     "cpu-port": "Correct data_plane.cpu_interface, or the switch's port.",
     "hep-failed": "See the agent's log: another program may have the port of hep.listen.",
-    "journal-failed": "Make room or correct its permissions: calls go on, but a restart of the agent would lose them.",
-    "events-waiting": "Make room or correct its permissions: what waits is written then, and call records with it.",
-    "events-dropped": "Make room or correct its permissions: history and records of the lost events are incomplete.",
+    "journal-failed": "Free space or correct its permissions: calls continue, but a restart of the agent would lose them.",
+    "events-waiting": "Free space or correct its permissions: waiting events and their call records are written then.",
+    "events-dropped": "Free space or correct its permissions: history and records lack the lost events.",
     "agent-problem": "See the agent's log.",
 }
 
@@ -63,9 +63,9 @@ def _not_told(agent: Agent, setup: Setup) -> dict[str, str]:
         return dict.fromkeys(_OF_PLANE, "the data plane is not connected")
     found: dict[str, str] = {}
     if agent.interfaces is None:
-        found |= dict.fromkeys(("xdp-missing", "xdp-loopback", "xdp-generic"), "the data plane does not tell its interfaces")
+        found |= dict.fromkeys(("xdp-missing", "xdp-loopback", "xdp-generic"), "the data plane does not report its interfaces")
     if agent.flow is None or agent.flow.relay is None or agent.flow.plane is None:
-        found["past-data-plane"] = "packets of data plane and relay have not been counted twice yet" if agent.flow is None else "a relay or the data plane does not tell its packets"
+        found["past-data-plane"] = "packets of data plane and relay have not been counted twice yet" if agent.flow is None else "a relay or the data plane does not report its packets"
     for code, count in (("unrouted", agent.flow and agent.flow.unrouted), ("too-big", agent.flow and agent.flow.too_big)):
         if count is None:
             found[code] = "the data plane's counters have not been read twice yet"
@@ -81,30 +81,30 @@ def _of_own(facts: Facts) -> Iterator[Finding]:
             "agent-unreachable",
             "agent",
             f"the agent does not answer: {facts.agent.reason}",
-            "See `systemctl status shunt-agent` and its log: offloaded calls go on; new calls need the SIP server's backup relay.",
+            "See `systemctl status shunt-agent` and its log: offloaded calls continue; new calls need the SIP server's backup relay.",
         )
     if own.rebuilding:
-        yield Finding("events-rebuilding", "events", "the history is being read from the agent's event log", "Wait: calls of before are not in the history yet.")
+        yield Finding("events-rebuilding", "events", "the history is being read from the agent's event log", "Wait: earlier calls are not in the history yet.")
     elif own.events_error and not isinstance(facts.agent, Unknown):
-        yield Finding("events-unreachable", "events", f"the agent's events do not come: {own.events_error}", "See the operator daemon's log: history and records stand still meanwhile.")
+        yield Finding("events-unreachable", "events", f"the agent's events do not arrive: {own.events_error}", "See the operator daemon's log: history and records are not updated meanwhile.")
     for gap in own.gaps:
-        yield Finding("events-missing", "events", gap, "History and records of that time may lack something; see the agent's log of then.")
+        yield Finding("events-missing", "events", gap, "History and records of that time may be incomplete; see the agent's log of that time.")
     if own.records_lost:
         yield Finding(
             "records-lost",
             "call records",
-            f"{own.records_lost} call records are lost in all, the last within the last hour",
+            f"{own.records_lost} call records are lost in total, the latest within the last hour",
             "See the records of kind lost in the files of cdr: they have the number and the time.",
         )
     if own.records_error:
-        yield Finding("records-waiting", "call records", f"call records cannot be written: {own.records_error}", "Make room or correct the permissions: records that wait are written then.")
+        yield Finding("records-waiting", "call records", f"call records cannot be written: {own.records_error}", "Free space or correct the permissions: waiting records are written then.")
     if own.position_error:
-        yield Finding("position-not-kept", "events", own.position_error, "Make room or correct the permissions of operator.state_dir.")
+        yield Finding("position-not-kept", "events", own.position_error, "Free space or correct the permissions of operator.state_dir.")
     if abs(own.clock_step_s) >= _STEP_S:
         yield Finding(
             "clock-stepped",
             "clock",
-            f"the clock was set {'forwards' if own.clock_step_s > 0 else 'backwards'} by {abs(own.clock_step_s):.0f} s: times in history, records and log of before and after do not compare",
+            f"the clock was set {'forwards' if own.clock_step_s > 0 else 'backwards'} by {abs(own.clock_step_s):.0f} s: earlier and later times in history, records and log cannot be compared",
             "Let chronyd or ntpd slew the clock, and start it before the daemons.",
         )
 
@@ -126,14 +126,14 @@ def _of_agent(agent: Agent, setup: Setup, signalling: Signalling) -> Iterator[Fi
         yield Finding(
             "outside-media-ranges",
             "relays[].media",
-            f"{_streams(count)} on a relay port that no configured media range has{f' ({example})' if example else ''}: the data plane does not look at it",
+            f"{_streams(count)} on a relay port that no configured media range has{f' ({example})' if example else ''}: the data plane ignores it",
             "Make relays[].media agree with the relay's address and ports (rtpproxy -l, -m, -M), and restart the agent.",
         )
     if agent.silent_calls is not None and agent.silent_calls >= _LEAST_CALLS and 2 * agent.silent_calls >= agent.calls:
         yield Finding(
             "nothing-arrives",
             "media ports",
-            f"of {agent.silent_calls} of {agent.calls} calls nothing arrives from either side, neither at the data plane nor at the relay",
+            f"in {agent.silent_calls} of {agent.calls} calls nothing arrives from either side, neither at the data plane nor at the relay",
             "Look before this host: a packet filter or route that drops media, or an address in the SDP that leads elsewhere.",
         )
     if setup.data_plane and agent.connected:
@@ -186,7 +186,7 @@ def _of_plane(agent: Agent, setup: Setup) -> Iterator[Finding]:
             "xdp-loopback",
             "softswitch.interfaces",
             "the softswitch is on lo alone: packets of phones never meet its program, and the relay carries them",
-            "Name the interfaces that media arrives by in softswitch.interfaces.",
+            "List the interfaces where media arrives in softswitch.interfaces.",
         )
     generic = [interface.name for interface in interfaces if interface.mode == "generic" and interface.name != "lo"]
     if generic and setup.mode != "generic":
@@ -231,8 +231,8 @@ def _of_flow(agent: Agent, flow: Flow, is_missing: bool) -> Iterator[Finding]:
         yield Finding(
             "past-data-plane",
             "data plane",
-            f"relays counted {flow.relay} packets in {flow.seconds:.0f} s, the data plane {flow.plane}, and no stream that is meant for a relay explains it: packets of offloaded streams arrive past the data plane",
-            "Look for the interface that they arrive by (`tcpdump -i any udp port PORT`): it needs the program, and no other program or filter before it.",
+            f"relays counted {flow.relay} packets in {flow.seconds:.0f} s, the data plane {flow.plane}, more than the streams on relays explain: packets of offloaded streams bypass the data plane",
+            "Find the interface where they arrive (`tcpdump -i any udp port PORT`): it needs the program, and no other program or filter before it.",
         )
 
 
@@ -242,7 +242,7 @@ def xdp_missing(name: str) -> Finding:
         "xdp-missing",
         name,
         f"{name} has no program of the softswitch now: packets that arrive there bypass the data plane, and the relay carries them",
-        f"`ip -details link show {name}` shows what is attached; restart the softswitch to attach it again: calls go on.",
+        f"`ip -details link show {name}` shows what is attached; restart the softswitch to attach it again: calls continue.",
     )
 
 

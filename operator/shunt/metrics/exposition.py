@@ -43,11 +43,11 @@ def _own(own: dict[str, Any]) -> Iterator[Metric]:
                 kind = GaugeMetricFamily if (part, name) in _GAUGES else CounterMetricFamily
                 yield kind(f"shunt_{part}_{name}", f"{text}: {name.replace('_', ' ')}", value=float(value))
     if (events := own.get("events")) is not None:
-        missing = CounterMetricFamily("shunt_events_missing", "Events of the agent that never came, by cause", labels=["reason"])
+        missing = CounterMetricFamily("shunt_events_missing", "Missing events of the agent, by cause", labels=["reason"])
         for reason, count in events["missing"].items():
             missing.add_metric([reason], float(count))
         yield missing
-        yield GaugeMetricFamily("shunt_events_connected", "Whether the agent's events come", value=float(events["connected"]))
+        yield GaugeMetricFamily("shunt_events_connected", "Whether the agent's events arrive", value=float(events["connected"]))
 
 
 def _health(judged: Mapping[str, Any]) -> Iterator[Metric]:

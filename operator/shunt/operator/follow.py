@@ -111,7 +111,7 @@ class Follower:
         self.gap_count += 1
         if gap.reason in self.missing:
             self.missing[gap.reason] += gap.first - gap.start
-        log.warning("events %d to %d are missing (%s): history and records of that time may lack something", gap.start, gap.first - 1, gap.reason)
+        log.warning("events %d to %d are missing (%s): history and records of that time may be incomplete", gap.start, gap.first - 1, gap.reason)
         if gap.reason == "reset":
             # Another log, from its beginning: what is dealt with of the former one says nothing of it.
             with contextlib.suppress(OSError):

@@ -42,7 +42,7 @@ class Position:
         except (ValueError, KeyError, TypeError):
             aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
             path.rename(aside)
-            log.error("%s was damaged; it is %s now, and events that are still kept are dealt with again", path, aside)
+            log.error("%s was damaged and is now %s; all stored events are processed again", path, aside)
 
     def save(self, next_seq: int, accounting: Accounting | None) -> None:
         """Events below next_seq are dealt with, and these calls are recorded. Raises OSError; then `next` stays, and `error` says why."""
@@ -53,11 +53,11 @@ class Position:
         except OSError as error:
             self.failures += 1
             if self.error is None:
-                log.error("%s: %s; it is tried again", self.path, cause(error))
+                log.error("%s: %s; retrying", self.path, cause(error))
             self.error = cause(error)
             raise
         if self.error is not None:
-            log.warning("%s is written again", self.path)
+            log.warning("%s can be written again", self.path)
         self.error = None
         self.next, self.accounting = next_seq, accounting
 

@@ -98,7 +98,7 @@ class Piece:
                     os.ftruncate(fd, self.size)
                     before = self.size
             else:
-                log.warning("%s is another file than when records were written ahead: some may be in both", self.path)
+                log.warning("%s was replaced after records were written ahead: some may be in both files", self.path)
             self._append(fd, before)
             os.fsync(fd)
         finally:
@@ -284,11 +284,11 @@ class Records:
             self.failures += 1
             said = plain(error, str(self._ahead))
             if self.error != said:
-                log.error("call records: %s; they wait, and are tried again every second", said)
+                log.error("call records: %s; they wait and are retried every second", said)
             self.error = said
             return False
         if self.error is not None:
-            log.warning("call records are written again")
+            log.warning("call records can be written again")
         self.error = None
         return True
 

@@ -263,7 +263,7 @@ class OperatorView:
                 call = ended.get(name)
                 if call is None and name in (event.call_id for event in events):
                     fresh, away = False, isinstance(error, AgentUnavailable)
-                    findings.append(diagnosis.Finding("hint", f"{error}: what follows is what was known before."))
+                    findings.append(diagnosis.Finding("hint", f"{error}: the last known state follows."))
             if call is not None:
                 calls.append(call)
                 fresh = fresh and call.counters_error is None

@@ -30,7 +30,7 @@ class Codec:
         return self.ie is not None
 
 
-_PLC = "receivers are taken to conceal lost packets (G.711 Appendix I)"
+_PLC = "assumes that receivers conceal lost packets (G.711 Appendix I)"
 CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
@@ -39,7 +39,7 @@ CODECS: dict[str, Codec] = {
         Codec("G729", 11.0, 19.0, 20, 5.0, "values of G.729A with voice activity detection"),
         Codec("G723", 15.0, 16.1, 30, 7.5, "values of the 6.3 kbit/s rate with voice activity detection"),
         Codec("GSM-EFR", 5.0, 10.0),
-        Codec("G722", 0.0, 25.1, note="approximation: rated on the narrowband scale as G.711; what wideband gains is not in the figure"),
+        Codec("G722", 0.0, 25.1, note="approximation: rated on the narrowband scale as G.711; without the gain of wideband"),
         Codec("OPUS", note="not rated: no ITU-T planning values on this scale, and its own error correction hides losses from any outside measurement"),
         Codec("GSM", note="not rated: G.113 Appendix I has no loss robustness for it"),
         Codec("ILBC", note="not rated: G.113 Appendix I has no values for it"),

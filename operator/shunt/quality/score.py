@@ -33,7 +33,7 @@ def score(measured: Measurement, codec: Codec | None, payload_type: int | None, 
     if measured.measured < LEAST_PACKETS:
         return Score(name, None, None, f"not rated: {measured.measured} packets are too few")
     if measured.unsure:
-        return Score(name, None, None, f"not rated: {measured.lost} packets did not come to the data plane, and {measured.unsure}")
+        return Score(name, None, None, f"not rated: {measured.lost} packets did not reach the data plane, and {measured.unsure}")
     if codec is None:
         seen = "was not seen" if payload_type is None else f"{payload_type} is dynamic, and no SDP was seen that names it"
         return Score(None, None, None, f"not rated: the codec is not known (payload type {seen})")

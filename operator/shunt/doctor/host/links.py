@@ -109,7 +109,7 @@ def _offloads(index: int) -> Mapping[str, Feature] | Unknown:
     try:
         found = dict(netlink.ask_family("ethtool", _FEATURES_GET, _header(index)))
     except OSError as error:
-        return Unknown(plain(error, "the kernel does not tell its offloads"))
+        return Unknown(plain(error, "the kernel does not report its offloads"))
     active, fixed = _names(found.get(_ACTIVE, b""), True), _names(found.get(_NOCHANGE, b""), True)
     changeable = _names(found.get(_HW, b""), False)
     return {name: Feature(name in active, name in fixed or name not in changeable) for name in active | fixed | changeable}
@@ -120,8 +120,8 @@ def _xdp_features(index: int) -> int | Unknown:
         found = dict(netlink.ask_family("netdev", _DEV_GET, netlink.attribute(_DEV_INDEX, struct.pack("=I", index))))
     except OSError as error:
         if error.errno == errno.ENOENT:
-            return Unknown("the kernel does not tell what XDP can do on an interface (before Linux 6.3)")
-        return Unknown(plain(error, "the kernel does not tell what XDP can do on it"))
+            return Unknown("the kernel does not report what XDP can do on an interface (before Linux 6.3)")
+        return Unknown(plain(error, "the kernel does not report what XDP can do on it"))
     return netlink.number(found[_DEV_XDP_FEATURES])
 
 

@@ -20,7 +20,7 @@ def _run(name: str, *arguments: str) -> str:
     """Standard output. Raises OSError where the program is missing or fails."""
     program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if program is None:
-        raise FileNotFoundError(2, f"there is no program {name} to ask")
+        raise FileNotFoundError(2, f"the program {name} is not installed")
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_PROGRAM_S, check=False)
     except subprocess.TimeoutExpired:

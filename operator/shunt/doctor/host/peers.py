@@ -124,7 +124,7 @@ def _asked(address: SocketAddress, question: Callable[[_Relay], RelayAnswer]) ->
     except TimeoutError:
         return RelayAnswer(error=f"no answer within {LIMIT_S:g} s")
     except ConnectionRefusedError:
-        return RelayAnswer(error="nobody listens there")
+        return RelayAnswer(error="nothing listens there")
     except OSError as error:
         return RelayAnswer(error=cause(error))
 
@@ -256,5 +256,5 @@ def health(settings: Api) -> dict[str, Any] | Unknown:
     except (OSError, ValueError, http.client.HTTPException) as error:
         return Unknown(plain(error, settings.listen))
     if answer.status != 200 or "findings" not in found:
-        return Unknown(f"{settings.listen}: {found.get('error', 'it is no operator daemon of this version')}")
+        return Unknown(f"{settings.listen}: {found.get('error', 'it is not an operator daemon of this version')}")
     return found

@@ -28,12 +28,12 @@ def number(path: str) -> int | Unknown:
     except OSError as error:
         return Unknown(plain(error, path))
     except ValueError:
-        return Unknown(f"{path} holds no number")
+        return Unknown(f"{path} does not contain a number")
 
 
 def _of_host(path: str) -> int | Unknown:
     """A setting of the whole host, which the kernel shows in its first network namespace alone."""
-    return number(path) if os.path.exists(path) else Unknown(f"{path} is not there; ask in the host's own network namespace")
+    return number(path) if os.path.exists(path) else Unknown(f"{path} does not exist; run this in the host's own network namespace")
 
 
 def kernel() -> Kernel:
@@ -74,7 +74,7 @@ def chains() -> int | Unknown:
     """nftables base chains that packets to this host meet."""
     program = shutil.which("nft") or shutil.which("nft", path="/usr/sbin:/sbin")
     if program is None:
-        return Unknown("there is no program nft to ask")
+        return Unknown("the program nft is not installed")
     try:
         done = subprocess.run([program, "--json", "list", "chains"], capture_output=True, text=True, timeout=_PROGRAM_S, check=False)
     except subprocess.TimeoutExpired:
