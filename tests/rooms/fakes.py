@@ -149,9 +149,12 @@ class FakeAgent:
         members.append(samples.participant(name, *made, signalling=signalling, call=call))
         return members[-1]
 
-    async def update_participant(self, room: str, name: str, *, media: list[dict[str, Any]], signalling: Any) -> Participant:
+    async def update_participant(self, room: str, name: str, *, signalling: Any, media: list[dict[str, Any]] | None = None) -> Participant:
         members = self._there(room)
         before = next(one for one in members if one["participant"] == name)
+        if media is None:
+            before["signalling"] = signalling
+            return before
         members.remove(before)
         return await self.join(room, name, media, signalled=[], signalling=signalling)
 

@@ -140,7 +140,9 @@ class ApiServer:
                 raise
             if error.status == 404 and request.path.startswith("/v1/conferences"):
                 return _error(404, "conferences are not configured (section conference)")
-            return _error(error.status, {404: f"no such resource: {request.path}", 405: f"{request.method} is not possible here"}.get(error.status, error.reason))
+            words = {404: f"no such resource: {request.path}", 405: f"{request.method} is not possible here"}
+            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}  # RFC 9110 section 15.5.6
+            return _error(error.status, words.get(error.status, error.reason), headers=allowed)
         except _BadParameter as error:
             return _error(400, str(error), parameter=error.parameter)
         except DataPlaneUnavailable as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shunt.admin.model import Codec
 from shunt.operator.conferences.sdp import MOST_LEGS, medium_of
@@ -94,10 +94,11 @@ _STATIC = {"0": "PCMU/8000", "8": "PCMA/8000", "9": "G722/8000"}
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An offer: the session's lines, and its media descriptions."""
+    """An offer: the session's lines, and its media descriptions. refused: the room's codecs of media that it does not have, once it is narrowed."""
 
     session: tuple[str, ...]
     sections: tuple[Section, ...]
+    refused: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def text(self) -> str:
         """As SDP."""
@@ -189,13 +190,13 @@ def _usual(codec: Codec) -> bool:
     return "packetization-mode=1" in parameters and any(one.startswith("profile-level-id=42e0") for one in parameters)
 
 
-def narrowed(offer: Offer, media: Mapping[str, str], settled: Mapping[str, Codec], preferred: Mapping[str, Sequence[str]]) -> Offer:
+def narrowed(offer: Offer, media: Mapping[str, str], settled: Mapping[str, Codec], preferred: Mapping[str, Sequence[str]], *, whole: bool = False) -> Offer:
     """The offer with one codec, and its retransmissions, in each line; a line that has none of it is refused in place (port 0).
 
-    media: which medium each line is, by mid. Raises NotTaken where nothing is left, or a medium that is sent cannot be taken.
+    media: which medium each line is, by mid; whole: all of it, or nothing. Raises NotTaken where nothing is left, or less than the whole.
     """
     agreed = dict(settled)
-    sections, reasons = [], []
+    sections, reasons, refused = [], [], {}
     for section in offer.sections:
         medium = media.get(section.mid)
         if medium is None or section.refused:
@@ -205,13 +206,14 @@ def narrowed(offer: Offer, media: Mapping[str, str], settled: Mapping[str, Codec
         codec = choose(section, agreed.get(kind), preferred[kind])
         if codec is None:
             reasons.append(_why_not(section, kind, agreed.get(kind), preferred[kind]))
+            refused[kind] = agreed[kind]["encoding"] if kind in agreed else " or ".join(preferred[kind])
             sections.append(_switched_off(section))
             continue
         agreed.setdefault(kind, codec)
         sections.append(_only(section, codec))
-    if reasons and all(section.refused for section in sections):
+    if reasons and (whole or all(section.refused for section in sections)):
         raise NotTaken("; ".join(dict.fromkeys(reasons)))
-    return Offer(offer.session, tuple(sections))
+    return Offer(offer.session, tuple(sections), refused)
 
 
 def _why_not(section: Section, kind: str, settled: Codec | None, preferred: Sequence[str]) -> str:

@@ -65,7 +65,7 @@ class Callers:
     async def change(self, conference: str, participant: str, offer: str, kept: Kept) -> str:
         """As Browsers.change."""
         with _for_sip():
-            return await self._rooms.renegotiate(self._rooms.session_of(conference, participant), offer, kept=kept)
+            return (await self._rooms.renegotiate(self._rooms.session_of(conference, participant), offer, kept=kept)).answer
 
 
 @contextlib.contextmanager

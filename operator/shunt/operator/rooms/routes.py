@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
+import logging
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -21,9 +24,11 @@ from shunt.operator.conferences.names import BadName
 from shunt.operator.rooms import offer as offers
 from shunt.operator.rooms.edge import EdgeError, EdgeRefused
 from shunt.operator.rooms.offer import Malformed, NotTaken
-from shunt.operator.rooms.service import FOLLOWERS, NoEdge, NotYet, Rooms, SessionGone
+from shunt.operator.rooms.service import FOLLOWERS, Joined, NoEdge, NotYet, Rooms, SessionGone
 from shunt.operator.rooms.session import Session
 from shunt.operator.rooms.tokens import LONGEST_S, ROLES, Grant, Role, Signer, TokenRefused
+
+log = logging.getLogger(__name__)
 
 _SDP = "application/sdp"
 _FRAGMENT = "application/trickle-ice-sdpfrag"
@@ -44,8 +49,19 @@ class _Refused(Exception):
         self.status, self.headers = status, headers
 
 
+_ENTITY_TAG = re.compile(r'\s*(?:\*|(?:W/)?"[^"]*")\s*(?:,|$)')
+_NO_ANSWER = "The room's server does not answer. Try again in a moment."
+
+
 def _refusal(error: Exception) -> _Refused:
-    """What an error of a session means to who asked."""
+    """Returns what an error of a session means to the client. Sockets and settings are in the log alone."""
+    refused = _told(error)
+    if refused.status == 503:
+        log.warning("a request of a room got status 503: %s", error)
+    return refused
+
+
+def _told(error: Exception) -> _Refused:
     match error:
         case _Refused():
             return error
@@ -60,17 +76,15 @@ def _refusal(error: Exception) -> _Refused:
         case NotYet():
             return _Refused(503, str(error), _RETRY)
         case NoEdge():
-            return _Refused(503, f"no edge takes another browser now: {error}", _RETRY)
+            return _Refused(503, "The room is full. Try again in a minute.", _RETRY)
         case EdgeRefused(status=400 | 422 as status):
             return _Refused(status, str(error))
-        case EdgeError():
-            return _Refused(503, str(error), _RETRY)
         case AgentError(status=400 | 422):
             return _Refused(422, str(error))
         case AgentError(status=404 | 409 as status):
             return _Refused(status, str(error))
         case _:
-            return _Refused(503, str(error), _RETRY)
+            return _Refused(503, _NO_ANSWER, _RETRY)
 
 
 _EXPECTED = (_Refused, TokenRefused, Malformed, BadName, NotTaken, NotYet, SessionGone, NoEdge, EdgeError, AdminError)
@@ -86,8 +100,9 @@ def _bearer(request: web.Request) -> str:
 
 async def _text(request: web.Request, *kinds: str) -> str:
     """The body, of one of these kinds. Raises _Refused."""
-    if request.content_type not in kinds:
-        raise _Refused(415, f"the body has to be {' or '.join(kinds)}, not {request.content_type}", {"Accept-Post": kinds[0]})
+    given = request.headers.get("Content-Type", "").partition(";")[0].strip()
+    if given.lower() not in kinds:
+        raise _Refused(415, f"the body has to be {' or '.join(kinds)}, not {given or 'without a Content-Type'}", {"Accept-Post": kinds[0]})
     found = b""
     async for chunk in request.content.iter_any():
         found += chunk
@@ -112,9 +127,30 @@ async def _object(request: web.Request) -> dict[str, Any]:
     return found
 
 
+def _sdp(status: int, text: str, kind: str, headers: Mapping[str, str]) -> web.Response:
+    """An answer whose type has no parameter: clients compare it as a whole."""
+    return web.Response(status=status, body=text.encode(), headers={**_NO_STORE, **headers, "Content-Type": kind})
+
+
+def _entity_tags(text: str) -> list[str]:
+    """The list of If-Match (RFC 9110 section 13.1.1), without marks of weak tags. Raises _Refused."""
+    found, at = [], 0
+    while at < len(text):
+        if (match := _ENTITY_TAG.match(text, at)) is None:
+            raise _Refused(400, f"If-Match: {text} is no list of entity tags")
+        found.append(match[0].strip(" \t,").removeprefix("W/"))
+        at = match.end()
+    return found
+
+
 def _etag(ufrag: str | None) -> str:
     """Of a session's ICE (RFC 9725 section 4.3.1). ufrag: the edge's user name in it."""
     return f'"{hashlib.sha256((ufrag or "").encode()).hexdigest()[:16]}"'
+
+
+def _holder(request: web.Request) -> str:
+    """What a session keeps of the token that began it."""
+    return hashlib.sha256(_bearer(request).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 class RoomRoutes:
@@ -133,6 +169,7 @@ class RoomRoutes:
         router.add_post(one, self._serve(self._renegotiate))
         router.add_get(one + "/events", self._serve(self._events))
         router.add_delete(one, self._serve(self._leave))
+        router.add_put(one + "/muted/{muted}", self._serve(self._mute))
         for kind in ("whip", "whep"):
             begin = self._whip if kind == "whip" else self._whep
             router.add_post(f"/{kind}/{{room}}", self._serve(begin, open_to_all=True))
@@ -165,9 +202,12 @@ class RoomRoutes:
         return self._signer.grant(_bearer(request), request.match_info["room"], late=late)
 
     def _session(self, request: web.Request) -> Session:
-        """The session of a request. A token that has expired since does not end it."""
+        """The session of a request: the one that its token has begun. That the token has expired since does not matter."""
         self._grant(request, late=True)
-        return self._rooms.session(request.match_info["room"], request.match_info["session"])
+        found = self._rooms.session(request.match_info["room"], request.match_info["session"])
+        if not hmac.compare_digest(found.holder, _holder(request)):
+            raise _Refused(403, "this session was begun with another token")
+        return found
 
     @staticmethod
     def _allowed(grant: Grant, text: str) -> None:
@@ -188,19 +228,29 @@ class RoomRoutes:
         given = await _object(request)
         self._allowed(grant, given["offer"])
         if isinstance(before := given.get("replaces"), str):
-            await self._rooms.replaced(grant.room, before)
-        joined = await self._rooms.join(grant.room, grant.name or str(given.get("name") or "guest"), given["offer"], grant.role, given.get("media"))
-        return self._answer(joined.session, joined.answer, 201)
+            await self._rooms.replaced(grant.room, before, _holder(request))
+        name = grant.name or str(given.get("name") or "guest")
+        joined = await self._rooms.join(grant.room, name, given["offer"], grant.role, given.get("media"), holder=_holder(request), muted=given.get("muted") is True)
+        return self._answer(joined, 201)
 
     async def _renegotiate(self, request: web.Request) -> web.Response:
         grant, session = self._grant(request, late=True), self._session(request)
         given = await _object(request)
         self._allowed(grant, given["offer"])
-        return self._answer(session, await self._rooms.renegotiate(session, given["offer"], given.get("media")), 200)
+        return self._answer(await self._rooms.renegotiate(session, given["offer"], given.get("media")), 200)
+
+    async def _mute(self, request: web.Request) -> web.Response:
+        session = self._session(request)
+        muted = request.match_info["muted"]
+        if muted not in ("yes", "no"):
+            raise _Refused(404, f"muted: {muted!r} is neither yes nor no")
+        await self._rooms.mute(session, muted == "yes")
+        return web.Response(status=204, headers=_NO_STORE)
 
     @staticmethod
-    def _answer(session: Session, answer: str, status: int) -> web.Response:
-        value = {"session": session.id, "participant": session.participant, "name": session.name, "answer": answer, "media": session.names}
+    def _answer(joined: Joined, status: int) -> web.Response:
+        session = joined.session
+        value = {"session": session.id, "participant": session.participant, "name": session.name, "answer": joined.answer, "media": session.names, "refused": joined.refused}
         return web.json_response(value, status=status, headers=_NO_STORE | {"Location": f"/rooms/{session.room}/sessions/{session.id}"})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -247,10 +297,10 @@ class RoomRoutes:
     async def _begin(self, request: web.Request, grant: Grant, role: Role, name: str) -> web.Response:
         text = await _text(request, _SDP)
         self._allowed(Grant(grant.room, role, grant.until), text)
-        joined = await self._rooms.join(grant.room, grant.name or request.query.get("name") or name, text, role)
+        joined = await self._rooms.join(grant.room, grant.name or request.query.get("name") or name, text, role, holder=_holder(request), whole=True)
         kind = request.path.split("/")[1]
         headers = {"Location": f"/{kind}/{grant.room}/{joined.session.id}", "ETag": _etag(offers.ice_ufrag(joined.answer)), "Accept-Patch": _FRAGMENT}
-        return web.Response(status=201, text=joined.answer, content_type=_SDP, headers=_NO_STORE | headers)
+        return _sdp(201, joined.answer, _SDP, headers)
 
     async def _options(self, request: web.Request) -> web.Response:
         headers = {
@@ -271,13 +321,14 @@ class RoomRoutes:
         given = request.headers.get("If-Match")
         if given is None:
             raise _Refused(428, "PATCH needs the header If-Match with the ETag of the session")
-        if given.strip('"') == "*":
+        tags = _entity_tags(given)
+        if "*" in (tag.strip('"') for tag in tags):
             if fragment.ufrag is None or fragment.pwd is None:
                 raise _Refused(400, "an ICE restart needs a=ice-ufrag and a=ice-pwd")
             ice = await self._rooms.restart_ice(session, fragment.ufrag, fragment.pwd)
             text = fragment.answer(ice["ufrag"], ice["pwd"], ice["candidates"], next(iter(session.names), "0"))
-            return web.Response(status=200, text=text, content_type=_FRAGMENT, headers=_NO_STORE | {"ETag": _etag(ice["ufrag"])})
-        if given != _etag(await self._rooms.ice_user(session)):
+            return _sdp(200, text, _FRAGMENT, {"ETag": _etag(ice["ufrag"])})
+        if _etag(await self._rooms.ice_user(session)) not in tags:
             raise _Refused(412, f"If-Match: {given} is not the session's ETag")
         return web.Response(status=204, headers=_NO_STORE)
 

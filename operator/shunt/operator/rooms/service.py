@@ -42,6 +42,15 @@ _FREE_S = 2.0
 _NOT_YET = "sessions are being restored after a start"
 _LOOK_S = 1.0
 _GATHER_S = 0.03
+_RESTARTED = "the media server has been restarted"
+_ENDS = {
+    "": "the connection was closed",
+    "no consent": "the connection was lost",
+    "not connected in time": "no connection came about",
+    "no keys": "no connection came about",
+    "internal error": "the connection was closed",
+}
+"""Of an edge's reasons, what people are told."""
 _ENDED = 10_000  # sessions of which it is known why they ended
 _ANEW = frozenset({"agent-started", "agent-active", MISSING})
 
@@ -60,10 +69,11 @@ class SessionGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A session that has begun, and the SDP answer."""
+    """A session, and the SDP answer. refused: the room's codecs of media that the browser does not have."""
 
     session: Session
     answer: str
+    refused: Mapping[str, str]
 
 
 class Rooms:
@@ -164,9 +174,13 @@ class Rooms:
         except (EdgeError, KeyError):
             return None
 
-    async def join(self, room: str, name: str, text: str, role: str, wanted: Mapping[str, str] | None = None, *, user: str | None = None, call: str | None = None, kept: Kept | None = None) -> Joined:
+    async def join(
+        self, room: str, name: str, text: str, role: str, wanted: Mapping[str, str] | None = None, *, user: str | None = None, holder: str = "", muted: bool = False,
+        whole: bool = False, call: str | None = None, kept: Kept | None = None,
+    ) -> Joined:  # fmt: skip
         """Let a browser in. name: what it wishes to be called; text: its offer; wanted: what each line is for, by mid; user: what its identifier is made of, unless it
-        is the name; call: the Call-ID of who comes by SIP, of whom more is kept.
+        is the name; holder: of the session; muted: its microphone; whole: refuse an offer of which a medium cannot be taken; call: the Call-ID of who comes by
+        SIP, of whom more is kept.
 
         Raises BadName, Malformed, NotTaken, NotYet, NoEdge, EdgeError, AdminError; then nothing of it is left.
         """
@@ -176,10 +190,10 @@ class Rooms:
         names = offers.named(offer, {}, wanted or {})
         async with self._lock(room):
             conference = await self._conference(room)
-            narrowed = offers.narrowed(offer, names, settled(conference), self._settings.codecs(room))
+            narrowed = offers.narrowed(offer, names, settled(conference), self._settings.codecs(room), whole=whole)
             participant, called = people.admitted(conference, name, user)
             edge, answer = await self._at_an_edge(room, participant, called, narrowed.text(), role)
-            session = Session(answer["session"], edge.socket, room, participant, called, role, self._named(answer, names))
+            session = Session(answer["session"], edge.socket, room, participant, called, role, self._named(answer, names), holder, muted)
             session.besides = kept(participant, called, answer["answer"]) if kept is not None else {}
             self._joining.add(session.id)
             self._sessions[session.id] = session
@@ -194,7 +208,7 @@ class Rooms:
                 self._joining.discard(session.id)
         log.info("room %s: %s is in, session %s", room, people.words(participant, called), session.id)
         self._changed(room)
-        return Joined(session, answer["answer"])
+        return Joined(session, answer["answer"], narrowed.refused)
 
     async def _join_at_agent(self, session: Session, answer: Answer, call: str | None) -> Participant:
         media = sessions.joined_media(answer["media"], session.names)
@@ -202,8 +216,8 @@ class Rooms:
             raise NotTaken("no medium of the offer is left")
         return await self._client.join(session.room, session.participant, media, signalled=sessions.addresses(answer["media"]), call=call, signalling=session.kept())
 
-    async def renegotiate(self, session: Session, text: str, wanted: Mapping[str, str] | None = None, *, kept: Kept | None = None) -> str:
-        """Take a further offer of a session; the answer. Raises Malformed, NotTaken, SessionGone, EdgeError, AdminError."""
+    async def renegotiate(self, session: Session, text: str, wanted: Mapping[str, str] | None = None, *, kept: Kept | None = None) -> Joined:
+        """Take a further offer of a session. Raises Malformed, NotTaken, SessionGone, EdgeError, AdminError."""
         offer = offers.read(text)
         names = offers.named(offer, session.names, wanted or {})
         edge = self._edges[session.edge]
@@ -219,7 +233,14 @@ class Rooms:
             made = await self._client.update_participant(session.room, session.participant, media=media, signalling=session.kept())
             await edge.connect(session.id, sessions.targets(made, session.names))
         self._changed(session.room)
-        return answer["answer"]
+        return Joined(session, answer["answer"], narrowed.refused)
+
+    async def mute(self, session: Session, muted: bool) -> None:
+        """Keep whether a browser's microphone is muted, for the others' pages. Raises AdminError."""
+        async with self._lock(session.room):
+            session.muted = muted
+            await self._client.update_participant(session.room, session.participant, signalling=session.kept())
+        self._changed(session.room)
 
     async def ice_user(self, session: Session) -> str:
         """The edge's ICE user name for a session. Raises SessionGone, EdgeError."""
@@ -239,7 +260,7 @@ class Rooms:
         except EdgeRefused as error:
             if error.status != 404:
                 raise
-            self._closed(session.id, "the edge has no such session any more")
+            self._closed(session.id, _RESTARTED)
             raise SessionGone(self._ended[session.id]) from error
 
     @staticmethod
@@ -261,10 +282,10 @@ class Rooms:
         except TimeoutError:
             raise NotYet(_NOT_YET) from None
 
-    async def replaced(self, room: str, session: str) -> None:
-        """A browser comes again: its session before is over, and its name is free. Raises NotYet."""
+    async def replaced(self, room: str, session: str, holder: str) -> None:
+        """A browser comes again: its session before is over, and its name is free, if the same token began it. Raises NotYet."""
         await self._await_adopted()
-        if (found := self._sessions.get(session)) is not None and found.room == room:
+        if (found := self._sessions.get(session)) is not None and found.room == room and found.holder == holder:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FREE_S):
                     await self.leave(found)
@@ -341,7 +362,7 @@ class Rooms:
 
     def _closed(self, session: str, why: str) -> None:
         """An edge has ended a session: its participant leaves."""
-        if (found := self._drop(session, why)) is not None:
+        if (found := self._drop(session, _ENDS.get(why, why))) is not None:
             log.info("room %s: the session of %s is over: %s", found.room, people.words(found.participant, found.name), why)
             self._leaving[session] = task = self._spawn(self._leave(found, "removed"))
             task.add_done_callback(lambda _: self._leaving.pop(session, None))
@@ -384,7 +405,7 @@ class Rooms:
                         gone_since, said = None, ""
                         self._compare_due.set()
                     elif event.get("state") == "closed":
-                        self._closed(str(event["session"]), str(event.get("reason") or "closed by the edge"))
+                        self._closed(str(event["session"]), str(event.get("reason") or ""))
             except EdgeError as error:
                 if str(error) != said:
                     log.warning("%s; trying again", error)
@@ -393,7 +414,7 @@ class Rooms:
                 gone_since = (gone_since or time.monotonic()) if gone else None
                 if gone_since is not None and time.monotonic() - gone_since > _GONE_S:
                     for session in [one for one in self._sessions.values() if one.edge == edge.socket and one.id not in self._joining]:
-                        self._closed(session.id, "the edge is gone")
+                        self._closed(session.id, "the media server does not answer")
             await asyncio.sleep(_RETRY_S)
 
     async def _compare_again(self) -> None:
@@ -432,11 +453,11 @@ class Rooms:
                     await self._reconnect(session, member)
             elif session.id in known or session.id not in self._sessions:
                 self._sessions.setdefault(session.id, session)
-                self._closed(session.id, "the edge has no such session any more")
+                self._closed(session.id, _RESTARTED)
         for socket, found in there.items():
             for gone in found - set(kept) - self._joining:
                 if gone in known or gone not in self._sessions:
-                    self._drop(gone, "the agent has no such participant any more")
+                    self._drop(gone, "removed from the room")
                     with contextlib.suppress(EdgeError):
                         await self._edges[socket].end(gone)
         self._adopted.set()
@@ -490,7 +511,8 @@ class Rooms:
                 self._looks[session.room] = begun, conference
                 self._forget_looks(begun)
         except AdminError as error:
-            return {"room": session.room, "me": session.participant, "name": session.name, "problem": f"{error}; media goes on"}
+            log.debug("room %s: %s", session.room, error)
+            return {"room": session.room, "me": session.participant, "name": session.name, "problem": view.NO_ANSWER}
         return view.room(conference, session)
 
     def _forget_looks(self, now: float) -> None:

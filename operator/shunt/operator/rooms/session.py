@@ -16,7 +16,8 @@ _FORMAT = 1
 
 @dataclass(slots=True)
 class Session:
-    """Whose session it is. participant, name: the identifier at the agent, and the name for people; edge: the socket; names: which medium of the participant each line is, by mid; besides: what else is kept, as a SIP call."""
+    """Whose session it is. participant, name: the identifier at the agent, and the name for people; edge: the socket; names: which medium of the participant each line is, by mid; holder: what is kept of the token that began it, empty for a SIP
+    call; muted: as its browser says; besides: what else is kept, as a SIP call."""
 
     id: str
     edge: str
@@ -25,11 +26,14 @@ class Session:
     name: str
     role: str
     names: dict[str, str] = field(default_factory=dict)
+    holder: str = ""
+    muted: bool = False
     besides: dict[str, Any] = field(default_factory=dict)
 
     def kept(self) -> dict[str, Any]:
         """As JSON, for the participant's `signalling`."""
-        return self.besides | {"format": _FORMAT, people.KEY: self.name, "edge": {"session": self.id, "socket": self.edge, "role": self.role, "names": self.names}}
+        own = {"session": self.id, "socket": self.edge, "role": self.role, "names": self.names, "holder": self.holder, "muted": self.muted}
+        return self.besides | {"format": _FORMAT, people.KEY: self.name, "edge": own}
 
     @classmethod
     def read(cls, room: str, participant: str, kept: Any) -> Session | None:
@@ -40,7 +44,7 @@ class Session:
         try:
             names = {str(mid): str(name) for mid, name in given["names"].items()}
             besides = {key: value for key, value in kept.items() if key not in ("format", people.KEY, "edge")}
-            return cls(str(given["session"]), str(given["socket"]), room, participant, people.kept(participant, kept), str(given["role"]), names, besides)
+            return cls(str(given["session"]), str(given["socket"]), room, participant, people.kept(participant, kept), str(given["role"]), names, str(given["holder"]), bool(given["muted"]), besides)
         except (KeyError, AttributeError):
             return None
 

@@ -11,6 +11,8 @@ from shunt.operator.rooms.offer import MEDIA
 from shunt.operator.rooms.session import Session
 
 TARGETS = 3
+NO_ANSWER = "The room's server does not answer. Audio and video continue."
+PROBLEM = "The room has a problem: some audio or video may be missing. Tell whoever runs it."
 _SENDING = ("sendrecv", "sendonly")
 
 
@@ -26,7 +28,7 @@ def _wanted(senders: list[Participant]) -> dict[str, int]:
 def room(found: Conference, session: Session) -> dict[str, Any]:
     """The room as one of its browsers is to see it.
 
-    {participants: [{id, name, present, at_edge, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
+    {participants: [{id, name, present, at_edge, muted, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
     quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}], tiling: None, or of a browser that gets tiled video {streams: how many,
     tiles: [{id, ssrc, x, y, width, height}], untiled: {id: reason}}}; shows and sender are ids; rates in bits/s, tiles in samples of their stream. ssrc: of which tiled stream, as lines have it.
     """
@@ -38,7 +40,7 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
         "room": found["conference"],
         "me": session.participant,
         "name": session.name,
-        "problem": found["problem"],
+        "problem": PROBLEM if found["problem"] else None,
         "participants": [_participant(one) for one in others],
         "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name],
         "wanted": _wanted(others),
@@ -58,11 +60,13 @@ def _tiling(tiling: Tiling) -> dict[str, Any]:
 
 
 def _participant(one: Participant) -> dict[str, Any]:
+    session = Session.read("", "", one["signalling"])
     return {
         "id": one["participant"],
         "name": names.shown(one),
         "present": one["present"],
-        "at_edge": Session.read("", "", one["signalling"]) is not None,
+        "at_edge": session is not None,
+        "muted": one["muted"] or session is not None and session.muted,
         "media": {kind: _sends(one, kind) for kind in MEDIA if _first(one, kind) is not None},
     }
 
