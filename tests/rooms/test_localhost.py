@@ -5,6 +5,7 @@ Two in a room have no tree.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.axe import violations
+from tests.lab.browser import Browser
 from tests.conference_control.lab import Phone
 from tests.lab.party import await_that
 from tests.lab.processes import ROOT
@@ -32,6 +34,26 @@ def room(tmp_path: Path) -> Iterator[FileLab]:
     with file_lab(tmp_path) as made:
         yield made
         print(made.diagnosis())
+
+
+def without_video(bob: Browser, ann: Browser) -> None:
+    """A browser without the room's video codec comes in with audio, is told why in words, and asks for no more lines of video."""
+    bob.click("#leave")
+    bob.evaluate("void (Session.prototype.plain = Session.prototype.offer)")
+    bob.evaluate(
+        "void (Session.prototype.offer = async function () { const given = await this.plain(); return { ...given, offer: given.offer.replace(/(VP8|VP9|H264|AV1)\\/90000/g, 'other/90000') }; })"
+    )
+    bob.click("#join")
+    bob.await_that("document.querySelector('#notice').textContent === \"This room's video is VP8. Your browser does not have it, so you take part with audio only.\"")
+    hears(bob, "ann")
+    hears(ann, "Zoe")
+    assert violations(bob) == []
+    lines = bob.evaluate("room.session.pc.getTransceivers().length")
+    bob.click("#camera")
+    bob.click("#mute")
+    ann.await_that("document.querySelector('.tile:not(.me) .badge').textContent.endsWith('muted')")
+    assert bob.evaluate("room.session.pc.getTransceivers().length") == lines
+    assert bob.evaluate("[room.report().lost, room.report().trouble]") == [0, ""]
 
 
 def test_two_on_localhost(room: FileLab) -> None:
@@ -68,6 +90,28 @@ def test_two_on_localhost(room: FileLab) -> None:
     bob.await_that("document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll('#controls button')].every((one) => one.offsetHeight >= 40)")
     bob.evaluate("void document.dispatchEvent(new KeyboardEvent('keydown', { key: 'm', bubbles: true }))")
     assert bob.evaluate("document.querySelector('#mute').getAttribute('aria-pressed')") == "true"
+    badge = "document.querySelector('.tile:not(.me) .badge').textContent"
+    ann.await_that(f"{badge} === 'muted'")
+    # Another microphone is muted as the one before was.
+    device = "(() => { const list = document.querySelector('#audio-input'); list.selectedIndex = list.length - 1; list.dispatchEvent(new Event('change')); return list.value; })()"
+    bob.click("#choose")
+    assert violations(bob) == []
+    chosen = bob.evaluate(device)
+    bob.await_that(f"room.tracks.audio?.getSettings().deviceId === {json.dumps(chosen)} && room.tracks.audio.enabled === false")
+    bob.click("#mute")
+    ann.await_that(f"{badge} === ''")
+    # A shared screen is the largest tile, and the first.
+    bob.click("#screen")
+    area = "[...document.querySelectorAll('.tile')].map((one) => one.offsetWidth * one.offsetHeight)"
+    ann.await_that("(room.report().lines['Zoe/screen']?.frames ?? 0) > 3")
+    for size in ((1280, 800), (390, 780), (1900, 1000)):
+        ann.resize(*size)
+        ann.await_that(f"(() => {{ const all = {area}; const wide = document.querySelector('.tile.wide'); return all.length === 3 && wide.offsetWidth * wide.offsetHeight === Math.max(...all); }})()")
+        ann.await_that("document.querySelector('.tile.wide').offsetTop <= Math.min(...[...document.querySelectorAll('.tile')].map((one) => one.offsetTop))")
+    assert violations(ann) == []
+    bob.click("#screen")
+    ann.await_that("document.querySelector('.tile.wide') === null")
+    without_video(bob, ann)
     assert report(bob)["lost"] == 0
     commands = pages.commands("docs/start/rooms.md")
     assert len(commands) == 4, "three for the browsers, one for a telephone"

@@ -85,6 +85,21 @@ def test_a_line_that_cannot_be_taken_is_switched_off_beside_one_that_can() -> No
     assert [section.refused for section in left.sections] == [False, True] and left.sections[1].mid == "1"
 
 
+@pytest.mark.parametrize(
+    ("direction", "settled", "preferred", "taken"),
+    [("sendonly", {}, ["AV1"], False), ("recvonly", {}, ["AV1"], False), ("recvonly", {"video": {**VP8, "encoding": "AV1"}}, [], False), ("recvonly", {}, [], True), ("sendonly", {}, [], False)],
+)
+def test_a_program_gets_the_whole_but_for_a_medium_that_no_room_of_this_kind_has(direction: str, settled: dict[str, Codec], preferred: list[str], taken: bool) -> None:
+    offer = read(lines(audio("0"), video("1", direction)))
+    media = named(offer, {}, {})
+    if taken:
+        left = narrowed(offer, media, settled, PREFERRED | {"video": preferred}, whole=True)
+        assert [section.refused for section in left.sections] == [False, True] and left.refused == {"video": ""}
+    else:
+        with pytest.raises(NotTaken, match="video"):
+            narrowed(offer, media, settled, PREFERRED | {"video": preferred}, whole=True)
+
+
 def test_what_chromium_offers() -> None:
     offer = read(CHROMIUM)
     assert [(section.kind, section.direction) for section in offer.sections] == [("audio", "recvonly"), ("video", "sendonly")]

@@ -96,7 +96,8 @@ pub fn describe(answer: &str) -> Vec<Described> {
     sections(answer).filter_map(section).collect()
 }
 
-/// The answer with stream names: the nth audio and the nth video are one stream (RFC 8830), so that a browser keeps them together.
+/// The answer with stream names: the nth audio and the nth video are one stream (RFC 8830), so that a browser keeps them together. A media description
+/// that is refused has a format too (RFC 3264 section 6), without which browsers cannot parse it.
 #[must_use]
 pub fn with_streams(answer: &str) -> String {
     let mut counts: HashMap<Kind, usize> = HashMap::new();
@@ -108,6 +109,10 @@ pub fn with_streams(answer: &str) -> String {
             format!("stream-{count} track-{}", described.mid)
         });
         for line in text.split_inclusive("\r\n") {
+            if line.starts_with("m=") && line.split_whitespace().count() == 3 {
+                out.extend([line.trim_end(), " 0\r\n"]);
+                continue;
+            }
             let Some(names) = &names else {
                 out.push_str(line);
                 continue;
@@ -201,6 +206,13 @@ mod tests {
             with_credentials(&kept, "new", "secret"),
             "v=0\r\nm=audio 9 X 0\r\na=ice-ufrag:new\r\na=ice-pwd:secret\r\na=mid:0\r\n"
         );
+    }
+
+    #[test]
+    fn what_is_refused_has_a_format_too() {
+        let named = with_streams(&ANSWER.replace("m=video 0 UDP/TLS/RTP/SAVPF 96\r\n", "m=video 0 UDP/TLS/RTP/SAVPF \r\n"));
+        assert!(named.contains("\r\nm=video 0 UDP/TLS/RTP/SAVPF 0\r\n"), "{named}");
+        assert_eq!(named.lines().count(), ANSWER.lines().count());
     }
 
     #[test]

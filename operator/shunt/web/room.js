@@ -11,6 +11,13 @@ const SPEAKING = 0.015; // of full scale
 const SPEAKING_MS = 700;
 const LOST_MS = 6000; // not connected for longer than this is lost
 const FIRST_WAIT_MS = 300, LONGEST_WAIT_MS = 5000;
+const CHOICES = { audio: "audio-input", video: "video-input", output: "audio-output" };
+const DEVICES = { audio: "audioinput", video: "videoinput", output: "audiooutput" };
+const REFUSED = {
+  audio: (codec) => `This room's audio is ${codec}. Your browser does not have it, so you hear nobody.`,
+  video: (codec) => (codec ? `This room's video is ${codec}. Your browser does not have it, so you take part with audio only.` : "This room is for audio only."),
+  screen: (codec) => (codec ? `Screens of this room are ${codec}, which your browser does not have.` : ""),
+};
 const QUIET = 401; // no use in trying again
 
 /** What the token says of itself; only the server can tell whether it is true. */
@@ -73,6 +80,9 @@ async function* eventsOf(response) {
   }
 }
 
+/** The constraint of a chosen device. */
+const exactly = (id) => (id ? { deviceId: { exact: id } } : {});
+
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** An answer that lets the browser be silent where nobody speaks (DTX, RFC 7587 section 6.1). */
@@ -87,6 +97,8 @@ class Session {
     this.on = on;
     this.pc = new RTCPeerConnection({ bundlePolicy: "max-bundle" });
     this.kinds = new Map(); // transceiver -> what it is for
+    this.refused = {}; // the room's codecs of media that this browser does not have
+    this.muted = { wanted: null, told: null, telling: false };
     this.path = null;
     this.ended = false;
     this.turn = Promise.resolve();
@@ -102,7 +114,7 @@ class Session {
       clearTimeout(this.timer);
       this.timer = null;
     } else if ((state === "disconnected" || state === "failed") && !this.timer) {
-      this.timer = setTimeout(() => this.lose("the connection to the edge is lost"), LOST_MS);
+      this.timer = setTimeout(() => this.lose("the connection is gone"), LOST_MS);
       this.on.restarted();
       this.pc.restartIce();
       this.negotiate(() => true);
@@ -136,6 +148,7 @@ class Session {
   receive(wanted) {
     let more = false;
     for (const kind of KINDS) {
+      if (kind in this.refused) continue;
       let lines = [...this.kinds].filter(([transceiver, of]) => of === kind && transceiver.direction === "recvonly").length;
       for (; lines < Math.min(wanted[kind] || 0, 15); lines++) {
         this.kinds.set(this.pc.addTransceiver(kind === "audio" ? "audio" : "video", { direction: "recvonly" }), kind);
@@ -152,10 +165,12 @@ class Session {
     return { offer: this.pc.localDescription.sdp, media };
   }
 
-  async join(name, replaces) {
+  async join(name, muted, replaces) {
     const given = await this.offer();
-    const response = await ask("POST", `/rooms/${encodeURIComponent(ROOM)}/sessions`, { ...given, name, replaces });
+    const response = await ask("POST", `/rooms/${encodeURIComponent(ROOM)}/sessions`, { ...given, name, muted, replaces });
     const answer = await response.json();
+    this.muted.told = this.muted.wanted ?? muted;
+    this.refused = answer.refused;
     if (this.ended) return;
     this.path = `/rooms/${encodeURIComponent(ROOM)}/sessions/${answer.session}`;
     this.id = answer.session;
@@ -171,12 +186,33 @@ class Session {
       if (this.ended || !(await change())) return;
       try {
         const answer = await this.askAgain(await this.offer());
+        Object.assign(this.refused, answer.refused);
+        this.on.refused();
         if (!this.ended) await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
       } catch (error) {
-        this.lose(`a change was not taken: ${error.message}`);
+        this.lose(`a change was refused: ${error.message}`);
       }
     });
     return this.turn;
+  }
+
+  /** Tell the server, for the others' pages, whether the microphone is muted. */
+  async tellMuted(muted) {
+    const state = this.muted;
+    state.wanted = muted;
+    if (state.telling || !this.path) return;
+    state.telling = true;
+    while (!this.ended && state.told !== state.wanted) {
+      const now = state.wanted;
+      try {
+        await ask("PUT", `${this.path}/muted/${now ? "yes" : "no"}`);
+        state.told = now;
+      } catch (error) {
+        if (error.status !== 0 && error.status !== 503) break;
+        await sleep(LONGEST_WAIT_MS);
+      }
+    }
+    state.telling = false;
   }
 
   /** The answer to a further offer. While the server is away nothing is lost, so it is asked again. */
@@ -236,6 +272,7 @@ class Page {
   constructor() {
     this.tiles = new Tiles($("tiles"));
     this.tracks = { audio: null, video: null, screen: null };
+    this.chosen = { audio: "", video: "", output: "" }; // devices, by their id; empty: the browser's choice
     this.senders = {}; // transceivers of the session there is, by kind
     this.session = null;
     this.look = null;
@@ -280,6 +317,38 @@ class Page {
       $(box).addEventListener("change", () => this.device(kind, $(box).checked));
     }
     await Promise.all([this.device("audio", true), this.device("video", true)]);
+    for (const [kind, id] of Object.entries(CHOICES)) $(id).addEventListener("change", () => this.choose(kind, $(id).value));
+    navigator.mediaDevices?.addEventListener("devicechange", () => this.listDevices());
+    await this.listDevices();
+  }
+
+  /** Offer the devices that there are. */
+  async listDevices() {
+    if (!navigator.mediaDevices?.enumerateDevices) return;
+    const all = await navigator.mediaDevices.enumerateDevices();
+    for (const [kind, id] of Object.entries(CHOICES)) {
+      const found = all.filter((one) => one.kind === DEVICES[kind] && one.deviceId);
+      const usable = kind !== "output" || "setSinkId" in HTMLMediaElement.prototype;
+      $(id).replaceChildren(...found.map((one, place) => new Option(one.label || `${place + 1}`, one.deviceId)));
+      const now = this.chosen[kind] || this.tracks[kind]?.getSettings().deviceId;
+      if (found.some((one) => one.deviceId === now)) $(id).value = now;
+      $(id).parentElement.hidden = !usable || found.length < 2;
+    }
+  }
+
+  /** Use another device of a kind: in the room it takes the place of the one before, and a muted microphone stays muted. */
+  async choose(kind, id) {
+    this.chosen[kind] = id;
+    if (kind === "output") {
+      for (const sound of this.sounds.values()) sound.setSinkId(id).catch((error) => this.trouble(`No loudspeaker: ${error.message}`));
+      return;
+    }
+    if (!this.tracks[kind]) return;
+    const { enabled } = this.tracks[kind];
+    await this.device(kind, false);
+    await this.device(kind, true);
+    if (this.tracks[kind]) this.tracks[kind].enabled = enabled;
+    if (this.inside) await this.change(kind, this.tracks[kind]);
   }
 
   /** Have a device, or none; what is wrong is said. */
@@ -289,9 +358,10 @@ class Page {
       this.tracks[kind] = null;
     } else if (navigator.mediaDevices && !this.tracks[kind]) {
       try {
-        const wanted = kind === "audio" ? { audio: { echoCancellation: true } } : { video: { width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } } };
+        const wanted = kind === "audio" ? { audio: { echoCancellation: true, ...exactly(this.chosen.audio) } } : { video: { ...exactly(this.chosen.video), width: { ideal: 640 }, height: { ideal: 360 }, frameRate: { ideal: 30 } } };
         const [track] = (await navigator.mediaDevices.getUserMedia(wanted)).getTracks();
         this.tracks[kind] = track;
+        track.addEventListener("ended", () => this.tracks[kind] === track && this.unplugged(kind));
       } catch (error) {
         $(kind === "audio" ? "with-microphone" : "with-camera").checked = false;
         if (kind === "video") $("no-camera").textContent = `No camera: ${error.message}`;
@@ -301,6 +371,13 @@ class Page {
       $("preview").srcObject = this.tracks.video ? new MediaStream([this.tracks.video]) : null;
       $("no-camera").hidden = Boolean(this.tracks.video) || !$("no-camera").textContent;
     }
+  }
+
+  /** A device that is gone: the browser chooses another, if there is one. */
+  async unplugged(kind) {
+    this.chosen[kind] = "";
+    await this.choose(kind, "");
+    await this.listDevices();
   }
 
   // -- in and out
@@ -320,7 +397,7 @@ class Page {
     let wait = FIRST_WAIT_MS;
     while (this.inside) {
       this.status(replaces ? "Connecting again…" : "Joining…");
-      const session = new Session({ look: (look) => this.looked(session, look), restarted: () => this.counts.restarts++, lost: (why) => this.lost(session, why) });
+      const session = new Session({ look: (look) => this.looked(session, look), restarted: () => this.counts.restarts++, refused: () => this.notice(), lost: (why) => this.lost(session, why) });
       this.session = session;
       this.senders = {};
       for (const kind of KINDS) if (this.tracks[kind]) this.senders[kind] = session.send(kind, this.tracks[kind]);
@@ -328,7 +405,7 @@ class Page {
       const least = Object.keys(this.senders).length ? 0 : 1;
       session.receive({ audio: Math.max(this.wanted.audio, least), video: Math.max(this.wanted.video, least), screen: this.wanted.screen });
       try {
-        await session.join(this.name, replaces);
+        await session.join(this.name, Boolean(this.tracks.audio && !this.tracks.audio.enabled), replaces);
         this.counts.sessions++;
         this.entered();
         return;
@@ -346,7 +423,8 @@ class Page {
   entered() {
     this.trouble("");
     this.status("In the room");
-    $("lobby").hidden = true;
+    $("lobby").hidden = $("chooser").hidden = true;
+    this.notice();
     $("tiles").hidden = false;
     $("controls").hidden = this.watching;
     if (!$("mute").dataset.seen) $("mute").focus();
@@ -365,7 +443,8 @@ class Page {
   out() {
     this.inside = false;
     this.session = null;
-    $("lobby").hidden = false;
+    $("lobby").hidden = $("chooser").hidden = false;
+    $("notice").hidden = true;
     $("tiles").hidden = $("controls").hidden = true;
     $("join").disabled = false;
     this.tiles.keep(new Set());
@@ -389,6 +468,8 @@ class Page {
     const track = this.tracks.audio;
     if (!track) return this.turnOn("audio");
     track.enabled = !track.enabled;
+    this.session?.tellMuted(!track.enabled);
+    this.draw();
     return this.buttons();
   }
 
@@ -396,6 +477,7 @@ class Page {
     await this.device(kind, true);
     const track = this.tracks[kind];
     if (!track) return this.trouble(kind === "audio" ? "There is no microphone." : $("no-camera").textContent || "There is no camera.");
+    if (kind === "audio") this.session?.tellMuted(false);
     return this.change(kind, track);
   }
 
@@ -428,7 +510,8 @@ class Page {
     this.buttons();
     this.draw();
     const session = this.session;
-    await session?.negotiate(async () => {
+    if (!session || kind in session.refused) return;
+    await session.negotiate(async () => {
       const line = this.senders[kind];
       if (!line) {
         if (track) this.senders[kind] = session.send(kind, track);
@@ -449,6 +532,7 @@ class Page {
     set("mute", muted, muted ? "Unmute" : "Mute");
     set("camera", !this.tracks.video, this.tracks.video ? "Camera off" : "Camera on");
     set("screen", Boolean(this.tracks.screen), this.tracks.screen ? "Stop sharing" : "Share screen");
+    set("choose", !$("chooser").hidden, "Devices");
   }
 
   // -- what is shown
@@ -483,7 +567,7 @@ class Page {
     if (!this.watching) {
       const mine = tile("/me", this.session.name || this.name, { me: true, after: " (you)" });
       mine.show(this.tracks.video, Boolean(this.tracks.video));
-      mine.note(this.tracks.audio?.enabled ? "" : "muted");
+      mine.note([this.tracks.audio?.enabled ? "" : "muted", this.tracks.video && "video" in this.session.refused ? "camera not sent" : ""].filter(Boolean).join(" · "));
     }
     for (const one of this.look?.participants ?? []) {
       const shown = tile(`${one.id}/video`, one.name);
@@ -492,7 +576,8 @@ class Page {
       const sends = Boolean(one.media.video);
       shown.onfirst = () => this.times.picture ?? (this.times.picture = performance.now());
       shown.show(line ? this.session.track(line.mid) : null, sends, tiled?.part);
-      shown.note(one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off");
+      const camera = one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off";
+      shown.note([camera, one.muted ? "muted" : one.at_edge && !one.media.audio ? "no microphone" : ""].filter(Boolean).join(" · "));
       if (one.media.screen) {
         const screen = this.line(one.id, "screen");
         tile(`${one.id}/screen`, one.name, { wide: true, after: "’s screen" }).show(screen ? this.session.track(screen.mid) : null, true);
@@ -514,6 +599,7 @@ class Page {
         sound = Object.assign(document.createElement("audio"), { autoplay: true });
         this.sounds.set(mid, sound);
         $("sounds").append(sound);
+        if (this.chosen.output) sound.setSinkId(this.chosen.output).catch(() => {});
       }
       if (track && sound.srcObject?.getTracks()[0] !== track) {
         sound.srcObject = new MediaStream([track]);
@@ -588,6 +674,18 @@ class Page {
     mine.tell(`sent: ${one.frameWidth}×${one.frameHeight}, ${Math.round(one.framesPerSecond || 0)} frames/s${limit ? ` · ${limit}` : ""}`, limit ? "warn" : "");
   }
 
+  /** What of the room this browser cannot have, for want of a codec. */
+  notice() {
+    const words = Object.entries(this.session?.refused ?? {}).map(([kind, codec]) => REFUSED[kind](codec));
+    $("notice").hidden = !words.length;
+    $("notice").textContent = words.join(" ");
+  }
+
+  chooser() {
+    $("chooser").hidden = !$("chooser").hidden;
+    this.buttons();
+  }
+
   status(words) {
     if ($("status").textContent !== words) $("status").textContent = words;
   }
@@ -641,10 +739,11 @@ $("lobby").addEventListener("submit", (event) => {
 $("mute").addEventListener("click", () => page.mute());
 $("camera").addEventListener("click", () => page.camera());
 $("screen").addEventListener("click", () => page.share());
+$("choose").addEventListener("click", () => page.chooser());
 $("leave").addEventListener("click", () => page.leave());
 document.addEventListener("keydown", (event) => {
-  if ($("controls").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
-  const act = { m: () => page.mute(), v: () => page.camera(), s: () => page.share() }[event.key.toLowerCase()];
+  if ($("controls").hidden || event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
+  const act = { m: () => page.mute(), v: () => page.camera(), s: () => page.share(), d: () => page.chooser() }[event.key.toLowerCase()];
   if (act) act();
 });
 window.addEventListener("pagehide", () => page.session?.leave());

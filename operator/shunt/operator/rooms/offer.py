@@ -193,10 +193,11 @@ def _usual(codec: Codec) -> bool:
 def narrowed(offer: Offer, media: Mapping[str, str], settled: Mapping[str, Codec], preferred: Mapping[str, Sequence[str]], *, whole: bool = False) -> Offer:
     """The offer with one codec, and its retransmissions, in each line; a line that has none of it is refused in place (port 0).
 
-    media: which medium each line is, by mid; whole: all of it, or nothing. Raises NotTaken where nothing is left, or less than the whole.
+    media: which medium each line is, by mid; whole: all of it, or nothing, but for a medium to watch that the room does not have at all. Raises NotTaken where
+    nothing is left, or less than the whole.
     """
     agreed = dict(settled)
-    sections, reasons, refused = [], [], {}
+    sections, reasons, refused, lacking = [], [], {}, False
     for section in offer.sections:
         medium = media.get(section.mid)
         if medium is None or section.refused:
@@ -205,13 +206,14 @@ def narrowed(offer: Offer, media: Mapping[str, str], settled: Mapping[str, Codec
         kind = medium_of(medium)
         codec = choose(section, agreed.get(kind), preferred[kind])
         if codec is None:
+            lacking |= section.direction != "recvonly" or kind in agreed or bool(preferred[kind])
             reasons.append(_why_not(section, kind, agreed.get(kind), preferred[kind]))
             refused[kind] = agreed[kind]["encoding"] if kind in agreed else " or ".join(preferred[kind])
             sections.append(_switched_off(section))
             continue
         agreed.setdefault(kind, codec)
         sections.append(_only(section, codec))
-    if reasons and (whole or all(section.refused for section in sections)):
+    if reasons and (whole and lacking or all(section.refused for section in sections)):
         raise NotTaken("; ".join(dict.fromkeys(reasons)))
     return Offer(offer.session, tuple(sections), refused)
 
