@@ -637,6 +637,27 @@ fn a_viewer_whose_nat_rebinds_receives_on() {
     a_nat_rebinds(&[(MediaKind::Video, Direction::RecvOnly)]);
 }
 
+/// A client that takes the passive part of DTLS, as FFmpeg does, and misses what the edge sends first.
+#[test]
+fn as_dtls_client_the_edge_sends_its_flights_again() {
+    for lost in 0..3 {
+        let edge = Edge::start(&json!({}));
+        let mut browser = Browser::new(Way::Udp, edge.address);
+        let (offer, pending, _) = browser.offer(BOTH);
+        let answer = edge.create("ann", &offer.replace("a=setup:actpass", "a=setup:passive"));
+        let answer = answer["answer"].as_str().unwrap();
+        assert!(answer.contains("a=setup:active"), "{answer}");
+        browser.accept(pending, answer);
+        let mut left = lost;
+        browser.lose_received = Box::new(move |packet| {
+            let loses = demux(packet) == Packet::Dtls && left > 0;
+            left -= i32::from(loses);
+            loses
+        });
+        wait_for(&mut browser, "it is connected", |browser| browser.connected);
+    }
+}
+
 /// Whether a packet is a connectivity check.
 fn is_check(packet: &[u8]) -> bool {
     packet.starts_with(&[0, 1])

@@ -6,6 +6,7 @@
 
 mod continuity;
 mod estimate;
+mod flight;
 mod framing;
 mod key_frame;
 mod limit;
@@ -24,6 +25,7 @@ mod user;
 
 pub use continuity::{Continuity, Step};
 pub use estimate::{Estimator, Probe};
+pub use flight::Flight;
 pub use framing::{Frames, MOST as MOST_FRAME, head};
 pub use key_frame::{Coding, starts_key_frame};
 pub use limit::{Limit, Limits};

@@ -17,7 +17,7 @@ use describe::{Described, candidates, describe, with_credentials, with_streams, 
 use line::{Asked, Context, Line};
 use question::{Pair, Question};
 use sender::{Ids, Sender, Stream};
-use shunt_edge_media::{Nominated, Presentation, cname_item, ntp_of_unix, sender_report};
+use shunt_edge_media::{Flight, Nominated, Presentation, cname_item, ntp_of_unix, sender_report};
 use shunt_rtp::rtcp::{self, SenderInfo};
 use shunt_rtp::{Packet, demux};
 use shunt_udp::Address;
@@ -95,6 +95,10 @@ pub struct Session {
     pub ufrag: String,
     /// The browser's address and ours of the pair that it nominated last.
     nominated: Nominated<Pair>,
+    /// As DTLS client (`a=setup:passive` in the offer): the flight that the library sent last, and the way that it took.
+    client: bool,
+    flight: Flight,
+    flight_path: Option<Path>,
     /// The edge's own check of an address that the browser may have now.
     question: Option<Question>,
     /// When the browser was heard last, by an address that has shown its key.
@@ -195,6 +199,9 @@ impl Session {
             offer: String::new(),
             ufrag: String::new(),
             nominated: Nominated::default(),
+            client: false,
+            flight: Flight::default(),
+            flight_path: None,
             question: None,
             heard: now,
             keys,
@@ -251,6 +258,7 @@ impl Session {
             .map_err(|_| Refusal::Invalid("the offer cannot be answered".into()))?
             .map_err(|error| Refusal::Invalid(format!("the offer cannot be answered: {error}")))?;
         let answer = with_streams(&answer.to_sdp_string());
+        self.client = answer.contains("\r\na=setup:active\r\n");
         self.take_over(describe(&answer), now, lease)?;
         (self.rtc_due, self.lines_due) = (now, now);
         let credentials = self.rtc.direct_api().local_ice_credentials();
@@ -419,6 +427,9 @@ impl Session {
                 self.become_state(State::Connecting, None);
             }
         }
+        if demux(packet) == Packet::Dtls {
+            self.flight.answer();
+        }
         self.input(Input::Receive(now, receive));
         self.drain(settings, now, out);
     }
@@ -524,14 +535,24 @@ impl Session {
             self.drain(settings, now, out);
         }
         let since = settings.since(now);
+        if let Some(path) = self.flight_path.filter(|_| self.state != State::Closed) {
+            for packet in self.flight.again(since) {
+                out.push(&path, packet);
+            }
+        }
         self.sender.advance(since, settings.unix + since, out);
     }
 
     /// When [`Self::advance`] has something to do.
     pub fn due(&mut self, settings: &Settings) -> Instant {
         self.next_tick = self.lines_due.min(self.next_ask).min(self.ends_at(settings));
-        let sender = self.sender.due().map(|due| settings.epoch + due);
-        sender.into_iter().fold(self.next_tick.min(self.rtc_due), Instant::min)
+        let others = self
+            .sender
+            .due()
+            .into_iter()
+            .chain(self.flight.due())
+            .map(|due| settings.epoch + due);
+        others.fold(self.next_tick.min(self.rtc_due), Instant::min)
     }
 
     fn ends_at(&self, settings: &Settings) -> Instant {
@@ -616,7 +637,7 @@ impl Session {
                     self.rtc_due = at;
                     break;
                 }
-                Ok(Ok(Output::Transmit(transmit))) => self.transmit(&transmit, out),
+                Ok(Ok(Output::Transmit(transmit))) => self.transmit(settings.since(now), &transmit, out),
                 Ok(Ok(Output::Event(event))) => self.event(now, event),
                 Ok(Err(error)) => self.close(&error.to_string()),
                 Err(_) => self.close("internal error"),
@@ -630,7 +651,7 @@ impl Session {
     }
 
     /// A packet of the library. Answers to connectivity checks go back where these came from, all else to the pair that the browser nominated last.
-    fn transmit(&mut self, transmit: &Transmit, out: &mut Outgoing) {
+    fn transmit(&mut self, since: Duration, transmit: &Transmit, out: &mut Outgoing) {
         let (peer, own, protocol) = match (demux(&transmit.contents), self.nominated.pair()) {
             (Packet::Stun, _) | (_, None) => (transmit.destination, transmit.source, transmit.proto),
             (_, Some(pair)) => pair,
@@ -646,6 +667,11 @@ impl Session {
                 }
                 match packet {
                     Packet::Rtcp => self.sender.relay(&transmit.contents, out),
+                    Packet::Dtls if self.client && !self.connected => {
+                        self.flight.sent(since, &transmit.contents);
+                        self.flight_path = Some(path);
+                        out.push(&path, &transmit.contents);
+                    }
                     _ => out.push(&path, &transmit.contents),
                 }
             }
@@ -663,6 +689,7 @@ impl Session {
             Event::Connected => match keys::take(&self.keys).map(|keys| self.sender.set_keys(&keys)) {
                 Some(Ok(())) => {
                     self.connected = true;
+                    self.flight.answer();
                     self.consent = now;
                     self.become_state(State::Connected, None);
                 }
@@ -765,7 +792,8 @@ impl Session {
             Ok::<_, str0m::RtcError>(transmits)
         }));
         if let Ok(Ok(transmits)) = said {
-            transmits.iter().for_each(|transmit| self.transmit(transmit, out));
+            let since = now.duration_since(self.started);
+            transmits.iter().for_each(|transmit| self.transmit(since, transmit, out));
         }
     }
 
