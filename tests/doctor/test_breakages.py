@@ -171,11 +171,11 @@ BREAKAGES: dict[str, Row] = {
         partial(_upstream, block=True),
         partial(_upstream, block=False),
         {"nothing-arrives"},
-        "nothing arrives from either side",
+        "no packet arrives from either party",
         "ShuntFailing",
         silent=True,
-        why="nothing arrives",
-        history="nothing arrives",
+        why="no packet arrives",
+        history="no packet arrives",
     ),
     "firewall on the host": Row(*_filter(f"ip daddr {EDGE_IP} udp dport 35000-65000 drop;"), set(), history="Media flows both ways; the data plane carries it."),
     "route missing": Row(_host(f"ip route del {CALLEE_NET} dev e-callee"), ROUTE_BACK, **NO_HOP),  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ BREAKAGES: dict[str, Row] = {
     ),
     "agent killed": Row(_kill("agent"), lambda made: made.lab.start_agent(), **AGENT_DOWN),  # type: ignore[arg-type]
     "agent hung": Row(_signal("agent", signal.SIGSTOP), _signal("agent", signal.SIGCONT), **AGENT_DOWN),  # type: ignore[arg-type]
-    "SIP server past the agent": Row(_past_agent, lambda made: None, {"commands-missing"}, "the SIP server goes past the agent", "ShuntFailing"),
+    "SIP server past the agent": Row(_past_agent, lambda made: None, {"commands-missing"}, "the SIP server bypasses the agent", "ShuntFailing"),
     "no SIP copies": Row(_no_copies, lambda made: made.call(), {"hep-missing"}, "and no SIP copy", ""),
     "disk full": Row(_disk_full, lambda made: made.empty_disk(), {"journal-failed", "events-waiting"}, "cannot be written", "ShuntJournalDown", log=("agent", "event log: ")),
     "clock set forwards": Row(_clock(3600.0), _clock(0.0), {"clock-stepped"}, "the clock was set forwards by 3600 s", "ShuntImpaired"),

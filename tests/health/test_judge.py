@@ -89,7 +89,7 @@ SITUATIONS: dict[str, tuple[Facts, set[str], str]] = {
     "firewall before the host": (
         facts(streams={"waiting-for-media": 20}, silent_calls=10, flow=flow(plane=0, relay=0, on_relay=20)),
         {"nothing-arrives"},
-        "in 10 of 10 calls nothing arrives from either side",
+        "in 10 of 10 calls no packet arrives from either party",
     ),
     "one silent call": (facts(silent_calls=1), set(), ""),
     "a few silent calls of many": (facts(silent_calls=3), set(), ""),

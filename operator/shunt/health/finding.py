@@ -69,7 +69,7 @@ CODES: dict[str, Code] = {
     "past-data-plane": Code("fail", "packets of offloaded streams arrive at the relay"),
     "unrouted": Code("fail", "the data plane has no next hop for packets of offloaded streams"),
     "outside-media-ranges": Code("fail", "the relay gives ports that no configured media range has"),
-    "commands-missing": Code("fail", "SIP copies show calls for which no command came: the SIP server goes past the agent"),
+    "commands-missing": Code("fail", "SIP copies show calls for which no command came: the SIP server bypasses the agent"),
     "nothing-arrives": Code("fail", "no packet of either party arrives in many calls"),
     "cpu-port": Code("warn", "the CPU port of a switch cannot be used"),
     "too-big": Code("warn", "packets are larger than the MTU of the output interface"),

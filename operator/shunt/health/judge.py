@@ -133,7 +133,7 @@ def _of_agent(agent: Agent, setup: Setup, signalling: Signalling) -> Iterator[Fi
         yield Finding(
             "nothing-arrives",
             "media ports",
-            f"in {agent.silent_calls} of {agent.calls} calls nothing arrives from either side, neither at the data plane nor at the relay",
+            f"in {agent.silent_calls} of {agent.calls} calls no packet arrives from either party, neither at the data plane nor at the relay",
             "Look before this host: a packet filter or route that drops media, or an address in the SDP that leads elsewhere.",
         )
     if setup.data_plane and agent.connected:
@@ -158,7 +158,7 @@ def _of_signalling(setup: Setup, said: Signalling) -> Iterator[Finding]:
         yield Finding(
             "commands-missing",
             "SIP server",
-            f"SIP copies show {said.past} of {said.answered} answered calls with media for which no command came: the SIP server goes past the agent",
+            f"SIP copies show {said.past} of {said.answered} answered calls with media for which no command came: the SIP server bypasses the agent",
             "Name the agent's socket first among the SIP server's relay sockets, and the SIP server in control.allow.",
         )
     if setup.hep and said.seconds is not None and said.offers >= _LEAST_OFFERS and said.copies == 0:
