@@ -3,6 +3,22 @@
 //! [`Book`] is the one owner of call state. Events go in: commands of the SIP server with the relay's replies, learn notices, copies of SIP,
 //! results of table writes, idle times. Each returns [`Decision`]s as plain data. There is no I/O here, and time comes in as an argument.
 //!
+//! # What a call consists of
+//!
+//! ```text
+//! Book                 all calls of the agent
+//! ├─ Call              a Call-ID: finds its lines by tag and media index
+//! ├─ Line              an m= line of SDP: one session of a relay
+//! │  ├─ Leg × 2        caller and callee: signalled address, relay port, source filter
+//! │  │  └─ Latch × 2   RTP and RTCP: the latched source of the party's packets
+//! │  ├─ Stream × 4     what one leg sends of one component: state, reason, counters
+//! │  ├─ Branch × n     the callees of a forked call; the relay sends to the last one
+//! │  └─ Holds          what the relay does to the media, each with its holder
+//! └─ Table             for each relay port its stream, and the entry in the data plane
+//! ```
+//!
+//! A *component* is RTP or RTCP (RFC 8445). With rtcp-mux a line has no streams of RTCP. A line is offloaded stream by stream, and only without holds.
+//!
 //! # A command
 //!
 //! [`Book::command`] comes before the relay gets a command, [`Book::replied`] after it has answered. What signalling changes first loses its
@@ -39,6 +55,7 @@ mod journal;
 mod leg;
 mod limits;
 mod line;
+mod lines;
 mod misdirected;
 mod plan;
 mod reason;

@@ -27,9 +27,10 @@ use crate::ended::EndedSessions;
 use crate::entry::{Counters, Outcome, Reading, RelayEntry};
 use crate::former::FormerStreams;
 use crate::hold::recorders;
-use crate::ids::{ByLine, ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
+use crate::ids::{ByPort, COMPONENTS, LineId, RelayId, Side, State, StreamId, WriteId, component_index};
 use crate::limits::SourceRates;
 use crate::line::Line;
+use crate::lines::Lines;
 use crate::misdirected::Arrivals;
 use crate::plan::plan;
 use crate::reason::Reason;
@@ -65,7 +66,7 @@ pub struct Book {
     calls: HashMap<Arc<[u8]>, Call>,
     /// Call-IDs `<Call-ID>-<branch>` on the control channel, by the Call-ID that SIP has (rtp_relay of OpenSIPS).
     branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
-    lines: ByLine<Box<Line>>,
+    lines: Lines,
     records: Records,
     table: Table,
     /// Entries in the data plane that no call claims: (source, when found).
@@ -102,7 +103,7 @@ impl Book {
             learner: Learner::new(policy),
             calls: HashMap::new(),
             branches: HashMap::new(),
-            lines: ByLine::default(),
+            lines: Lines::default(),
             records: Records::default(),
             table: Table::default(),
             orphans: ByPort::default(),
@@ -235,11 +236,11 @@ impl Book {
         }
     }
 
-    /// Work on a line and on the rest of the book.
+    /// Works on a line and on the rest of the book, which has no such line meanwhile ([`Lines::lend`]).
     fn with<R>(&mut self, id: LineId, work: impl FnOnce(&mut Self, &mut Line) -> R) -> Option<R> {
-        let mut line = self.lines.remove(&id)?;
+        let mut line = self.lines.lend(id)?;
         let result = work(self, &mut line);
-        self.lines.insert(id, line);
+        self.lines.give_back(line);
         Some(result)
     }
 

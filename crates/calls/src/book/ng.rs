@@ -315,7 +315,7 @@ impl Book {
         line.strong = true;
         line.holds = holds;
         self.count_line(&line, true);
-        self.lines.insert(id, Box::new(line));
+        self.lines.insert(line);
         id
     }
 
@@ -503,7 +503,7 @@ impl Book {
         let is_of_subscription = matches!(command.effect(), Effect::Subscribes | Effect::Unblocks(Cause::Subscription));
         let awaits_answer = |line: &Line| !line.is_answered() || line.suspended.is_some();
         let mut lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
-        let awaits_answer = lines.any(|id| self.lines.get(&id).is_some_and(|line| awaits_answer(line)));
+        let awaits_answer = lines.any(|id| self.lines.get(&id).is_some_and(awaits_answer));
         if is_of_subscription && !awaits_answer {
             After::Describe
         } else {

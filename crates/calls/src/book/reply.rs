@@ -197,7 +197,7 @@ impl Book {
         let call = self.enter(session.call_id, Arc::clone(&tag), session.from.media, id, now);
         let line = Line::new(id, call, tag, session.from.media, relay, now);
         self.count_line(&line, true);
-        self.lines.insert(id, Box::new(line));
+        self.lines.insert(line);
         Some(id)
     }
 

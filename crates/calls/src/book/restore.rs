@@ -204,7 +204,7 @@ impl Book {
         self.set_timer(&mut line, now);
         line.counted_recorders = recorders(&line.all_holds());
         self.count_line(&line, true);
-        self.lines.insert(id, Box::new(line));
+        self.lines.insert(line);
         Ok(id)
     }
 

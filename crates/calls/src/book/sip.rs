@@ -196,10 +196,7 @@ impl Book {
                     .all(|tag| line.other_tag().is_none_or(|known| known == *tag) && !line.is_lost_branch(tag))
         };
         let lines = self.lines_of(message.call_id());
-        lines
-            .into_iter()
-            .filter(|id| self.lines.get(id).is_some_and(|line| fits(line)))
-            .collect()
+        lines.into_iter().filter(|id| self.lines.get(id).is_some_and(&fits)).collect()
     }
 
     /// A BYE or CANCEL: entries are removed without waiting for the relay's delete.
