@@ -49,6 +49,8 @@ pub struct Planner {
 pub struct Part {
     pub name: Name,
     change: Option<Change>,
+    /// Rows that were written before streams move. Who they are for may have left meanwhile.
+    new: Vec<Key>,
     /// Trees and exclusion sets that the change has written since they were last looked at.
     shared: BTreeSet<Row>,
     /// Trees and exclusion sets while streams move: as they are in, and as they are to be.
@@ -201,6 +203,7 @@ impl Planner {
         let mut part = Part {
             name: name.clone(),
             change: None,
+            new: Vec::new(),
             shared: BTreeSet::new(),
             moving: Vec::new(),
             stays: None,
@@ -234,7 +237,12 @@ impl Planner {
                 Some(there) if *there == data => {}
                 Some(_) if matches!(key, Key::Tree(_) | Key::Prune(_)) => steps.push(Step::Modify(key, data)),
                 Some(_) => {}
-                None => steps.push(Step::Add(key, data)),
+                None => {
+                    if !matches!(key, Key::Tree(_) | Key::Prune(_)) {
+                        part.new.push(key.clone());
+                    }
+                    steps.push(Step::Add(key, data));
+                }
             }
         }
         steps.sort_by_key(|step| match step {
@@ -351,7 +359,7 @@ impl Planner {
         let nexthop = nexthop(self.routes.as_deref(), conference);
         let mut wanted = resolver(conference, &mut self.numbering, &nexthop, copied).rows(plan)?;
         let owned = self.owned.entry(part.name.clone()).or_default();
-        owned.extend(wanted.keys().cloned());
+        owned.extend(part.new.drain(..).chain(wanted.keys().cloned()));
         let mut written: BTreeMap<Key, Data> = owned
             .iter()
             .filter_map(|key| self.inside.get_key_value(key))

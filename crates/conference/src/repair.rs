@@ -118,7 +118,10 @@ impl Cache {
     /// A receiver has numbers of its own from now on, beginning as one that gets target `from`; the target that its row of `copy` names is
     /// about to be `to`. Call [`Cache::written`] when the data plane has acknowledged the row.
     pub fn retarget(&mut self, receiver: &str, from: usize, to: usize) {
+        let whole = self.rewriters.len() - 1;
         if let Some(one) = self.receivers.get_mut(receiver) {
+            // Since when the data plane has counted what a lower target leaves out is not known.
+            one.certain &= one.sequence_state.is_some() || from == whole;
             one.sequence_state.get_or_insert((SequenceState::new(from), from));
             one.pending = Some(to);
         }

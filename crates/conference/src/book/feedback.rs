@@ -386,7 +386,9 @@ impl Room {
             turn.later(turn.now + HELD, timer);
         }
         if level > 0 {
-            let change = (pair.clone(), medium, before.max(1) - 1, level - 1);
+            // Who was paused, and had the sender's numbers until then, begins with the target that it gets now.
+            let from = before.checked_sub(1).unwrap_or(level - 1);
+            let change = (pair.clone(), medium, from, level - 1);
             self.retargets.push(change);
         }
         turn.write(&self.conference.name);

@@ -159,6 +159,9 @@ impl Book {
                     Some(removed) => {
                         self.planner.settled();
                         self.problem = None;
+                        // There may be room now for conferences that found none beside their former rows.
+                        let without = self.rooms.iter().filter(|(_, room)| room.problem.is_some());
+                        self.dirty.extend(without.map(|(name, _)| name.clone()));
                         let text = format!("conferences: {} rows found, {removed} of them removed", found.rows);
                         turn.log(Level::Info, text);
                         self.found = None;
