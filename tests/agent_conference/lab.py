@@ -202,11 +202,6 @@ class Lab:
         return parties
 
 
-def pli(party: Party, sender: Party) -> bytes:
-    """A request for a key frame in a party's name."""
-    return rtcp.build_pli(party.ssrc, sender.ssrc)
-
-
 @contextlib.contextmanager
 def lab(work: Path) -> Iterator[Lab]:
     """A running lab without conferences; everything is gone afterwards."""

@@ -212,30 +212,6 @@ def test_a_slow_receivers_frame_rate_falls_and_rises_without_gaps(stage: tuple[B
     assert [one for one in bridge.conference()["participants"] if one["name"] == "ann"][0]["media"][0]["layers"] == LAYERS.partition("=")[2]
 
 
-def test_numbers_go_on_over_restarts(stage: tuple[Bridge, Camera, Viewer, Viewer]) -> None:
-    """Of the agent, then of the softswitch: the tables say whose numbers are where."""
-    bridge, camera, bob, cem = stage
-    target(bridge, "cem", 0)
-    bridge.await_design("RA-SR")
-    time.sleep(1.5)
-    bridge.agent.kill()
-    bridge.start_agent()
-    bridge.await_ready()
-    bridge.await_design("RA-SR")
-    quartered = phase(cem, 0)
-    bridge.softswitch.kill()
-    bridge.start_softswitch()
-    time.sleep(1.0)
-    bridge.await_ready()
-    again = phase(cem, 0)
-    target(bridge, "cem", 2)
-    whole = phase(cem, 2)
-    camera.close()
-    time.sleep(0.2)
-    assert bob.without_gaps() and cem.without_gaps() and cem.decodable()
-    assert 0.2 <= cem.share(*quartered) <= 0.4 and 0.2 <= cem.share(*again) <= 0.4 and cem.share(*whole) == 1.0
-
-
 def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:
     """The header extension of the offer is taken up in the answer, with its id; a codec that tells layers itself needs none."""
     uri = "https://aomediacodec.github.io/av1-rtp-spec/#dependency-descriptor-rtp-header-extension"
@@ -247,22 +223,3 @@ def test_a_caller_says_how_its_layers_are_told(room: Bridge) -> None:
     told = {one["name"]: one["media"][1]["layers"] for one in room.conference()["participants"]}
     assert told == {"ann": "dependency-descriptor:13", "bob": "vp8"}
     assert [phone.bye() for phone in phones] == [200, 200]
-
-
-def test_an_estimate_lowers_the_frame_rate(stage: tuple[Bridge, Camera, Viewer, Viewer]) -> None:
-    """What a receiver says it can take is set beside what each layer was counted to be, and the layers that fit go on."""
-    bridge, camera, bob, cem = stage
-    deadline = time.monotonic() + 120
-    seen = None
-    while time.monotonic() < deadline and (seen is None or seen["target"] in (None, 2)):
-        rates = seen["rates"] if seen is not None else []
-        fits = sum(rates[1:2]) * 1.05 if len(rates) == 3 else 1e9
-        for one, bitrate in ((bob, 1e9), (cem, fits)):
-            one.send_rtcp(build_rr(one.ssrc) + build_remb(one.ssrc, int(bitrate), [camera.ssrc]))
-        time.sleep(0.2)
-        seen = next((one for one in bridge.conference()["downlinks"] if one["receiver"] == "cem"), None)
-    assert seen is not None and seen["target"] in (0, 1), seen
-    start, stop = phase(cem, seen["target"])
-    camera.close()
-    time.sleep(0.2)
-    assert 0.2 <= cem.share(start, stop) <= 0.55 and cem.without_gaps() and bob.share(start, stop) == 1.0

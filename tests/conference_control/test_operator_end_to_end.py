@@ -98,28 +98,6 @@ def test_who_is_put_out_while_it_is_away_gets_a_bye_when_it_is_back(room: Bridge
     assert (record["participant"], record["reason"]) == ("bob", "removed")
 
 
-def test_a_bye_that_nobody_heard_ends_by_silence(room: Bridge) -> None:
-    """A caller hangs up while the daemon is away, and gives up: after the time-out it is out, with its record."""
-    room.operator.stop()
-    room.agent.stop()
-    room.settings["conference"]["timeout"] = 5
-    room.configure()
-    room.start_agent()
-    room.start_operator()
-    room.await_ready()
-    phones = callers(room)
-    cem = enter(room, "natcaller", "cem")
-    room.await_design("NRA")
-    room.operator.kill()
-    phones[0].party.hush()
-    phones[0].send_bye()
-    room.start_operator()
-    assert await_that(lambda: "ann" not in names(room))
-    (record,) = room.records(1)
-    assert (record["participant"], record["reason"]) == ("ann", "media-timeout")
-    accounted([phones[1].party, cem])
-
-
 def test_an_invite_whose_answer_is_lost_with_the_daemon_is_answered_by_the_next(room: Bridge) -> None:
     phone = Phone(room, "caller", "ann")
     assert phone.call("room") == 200

@@ -103,76 +103,9 @@ class PairBridge(Bridge):
         self.redis.stop()
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[PairBridge]:
-    """A pair with an empty conference `room`."""
-    with bridge(tmp_path, PairBridge) as made:
-        made.ask("POST", "/v1/conferences?name=room")
-        made.await_ready()
-        yield made
-
-
 def hear_each_other(parties: list[Party]) -> None:
     for one in parties:
         one.await_packets(*(other for other in parties if other is not one))
-
-
-def three(pair: PairBridge) -> tuple[list[Phone], list[Party]]:
-    """Two who have dialled in, and one behind a NAT whom the API has let in."""
-    phones = [Phone(pair, host, name) for host, name in (("caller", "ann"), ("callee", "bob"))]
-    for phone in phones:
-        assert phone.call("room") == 200
-    cem = pair.party("natcaller", "cem")
-    cem.talk(pair.join(cem))
-    pair.await_design("NRA")
-    parties = [*(phone.party for phone in phones), cem]
-    hear_each_other(parties)
-    return phones, parties
-
-
-def nothing_was_lost(parties: list[Party]) -> None:
-    for one in parties:
-        one.hush()
-    for one in parties:
-        for other in parties:
-            if other is not one:
-                await_that(lambda: one.received(other)[-1] == other.sent - 1)
-                assert unbroken(one.received(other)) and one.received(other)[-1] == other.sent - 1, f"{one.name} of {other.name}"
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_the_agent_in_charge_goes(pair: PairBridge, how: str) -> None:
-    """Nobody misses a packet; who has dialled in goes on hold, resumes and hangs up with the other agent, which knows everybody and lets others in."""
-    phones, parties = three(pair)
-    ann, bob, cem = parties
-    for words in (["/v1/conferences"], ["/v1/conferences?name=other", "-X", "POST", "-H", "X-Shunt-Command: 1"]):
-        assert "stands by" in pair._command(["curl", "-sS", f"http://127.0.0.1:{OTHER_API}{words[0]}", *words[1:]])
-    pair.first_goes(killed=how == "killed")
-    pair.await_takeover()
-    # Three streams, six rewrites, a tree and its three nodes were there, and are no more than that in the end.
-    pair.other.await_log("13 rows found, 10 of them removed")
-    hear_each_other(parties)
-    look = pair.get(OTHER_API, "/v1/conferences/room")
-    assert look is not None and {one["name"]: one["present"] for one in look["participants"]} == {"ann": True, "bob": True, "cem": True}
-    for phone in phones:
-        phone.server = OTHER_SIP
-    relay = ann.relay
-    assert phones[0].call("room", "m=audio {port} RTP/AVP 0\r\na=inactive\r\n") == 200 and ann.relay == relay
-    assert come_to_rest(lambda: len(ann.received(bob))), "on hold"
-    assert unbroken(ann.received(bob)) and unbroken(ann.received(cem))
-    ann.got.clear()
-    assert phones[0].call("room") == 200
-    ann.await_packets(bob, cem)
-    dan = Phone(pair, "caller", "dan", OTHER_SIP)
-    assert dan.call("room") == 200
-    hear_each_other([*parties, dan.party])
-    assert [phone.bye() for phone in (dan, phones[0])] == [200, 200]
-    nothing_was_lost([bob, cem])
-    pair.ask_other("DELETE", "/v1/conferences/room/participants/bob")
-    assert phones[1].receive().startswith("BYE sip:bob@"), "who is put out gets a BYE, whoever answered the call"
-    records = pair.other_records(3)
-    assert {name: one["reason"] for name, one in records.items()} == {"dan": "bye", "ann": "bye", "bob": "removed"}
-    assert all(one["media"][0]["received_packets"] for one in records.values())
 
 
 @pytest.mark.parametrize("name", ["kamailio", "opensips"])
@@ -204,40 +137,3 @@ def test_callers_behind_a_sip_server_go_on_with_the_other_agent(tmp_path: Path, 
             assert unbroken(bob.received(ann))
         finally:
             server.stop()
-
-
-def test_an_agent_that_hangs_is_replaced_and_does_not_write_when_it_wakes(pair: PairBridge) -> None:
-    """Then it finds another in charge, and stands by; its operator daemon says so to callers, and a SIP server asks the other one."""
-    phones, parties = three(pair)
-    pair.agent.signal(signal.SIGSTOP)
-    try:
-        pair.await_takeover()
-        hear_each_other(parties)
-        dan = pair.party("caller", "dan")
-        dan.talk(pair.ask_other("POST", "/v1/conferences/room/participants?name=dan")["media"][0]["relay"])
-        hear_each_other([*parties, dan])
-    finally:
-        pair.agent.signal(signal.SIGCONT)
-    pair.await_role(API_PORT, "standby")
-    assert await_that(lambda: phones[0].bye() == 503)
-    phones[0].server = OTHER_SIP
-    assert phones[0].bye() == 200
-    look = pair.get(OTHER_API, "/v1/conferences/room")
-    assert look is not None and [one["name"] for one in look["participants"]] == ["bob", "cem", "dan"] and look["problem"] == ""
-    nothing_was_lost([*parties[1:], dan])
-
-
-def test_a_store_that_comes_back_empty_is_filled_again(pair: PairBridge) -> None:
-    """What it had is written by the agent in charge, and is there for the other."""
-    phones, parties = three(pair)
-    port = pair.redis.url.rpartition(":")[2].partition("/")[0]
-    subprocess.run(pair.topology.enter("edge", "redis-cli", "-p", port, "FLUSHALL"), check=True, capture_output=True)
-    pair.agent.await_log("everything is written again")
-    time.sleep(0.5)
-    pair.first_goes(killed=True)
-    pair.await_takeover()
-    look = pair.get(OTHER_API, "/v1/conferences/room")
-    assert look is not None and [one["name"] for one in look["participants"]] == ["ann", "bob", "cem"]
-    phones[0].server = OTHER_SIP
-    assert phones[0].bye() == 200
-    nothing_was_lost(parties[1:])
