@@ -17,7 +17,7 @@ rm -f "$root$home"/bin/[Aa]ctivate*
 mkdir -p "$root$site"
 cp -R build/packaging/libraries/. operator/shunt "$root$site"
 rm -rf "$root$site/.ready"
-find "$root$site" \( -name __pycache__ -o -name .keep \) -prune -exec rm -rf {} +
+find "$root$site" -name __pycache__ -prune -exec rm -rf {} +
 printf '%s\n' "${SHUNT_COMMIT:-unknown}" > "$root$site/shunt/COMMIT"
 cp packaging/shunt-command "$root$home/bin/shunt"
 sed -i "1s|.*|#!$home/bin/python3 -I|" "$root$home/bin/shunt"

@@ -24,8 +24,7 @@ pub enum Mixed {
 }
 
 /// Whether a mixer knows the codec.
-#[must_use]
-pub fn is_mixable(one: &PayloadType) -> bool {
+fn is_mixable(one: &PayloadType) -> bool {
     let plain = one.codec.strip_suffix("/1").unwrap_or(&one.codec);
     CODECS.iter().any(|codec| codec.eq_ignore_ascii_case(plain))
 }

@@ -53,8 +53,7 @@ impl Trend {
     }
 
     /// Whether a level, or a higher one, was sent in the last `long`.
-    #[must_use]
-    pub fn was_sent(&self, level: usize, long: Duration, now: Time) -> bool {
+    fn was_sent(&self, level: usize, long: Duration, now: Time) -> bool {
         let recent = |at: &Option<Time>| at.is_some_and(|at| now.since(at) < long);
         self.sent.iter().skip(level).any(recent)
     }

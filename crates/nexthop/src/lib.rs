@@ -4,12 +4,15 @@
 //! route, neighbour and interface changes. All destinations behind one neighbour share a row, unless their MTU differs.
 //!
 //! [`NextHops`] does no I/O of its own and reads no clock. [`Rows`] writes the shared table, [`Kernel`] answers requests and reports events
-//! ([`Netlink`] is the real one, [`memory`] has one for tests), and the caller passes the time in.
+//! ([`Netlink`] is the real one), and the caller passes the time in.
 #![forbid(unsafe_code)]
+
+// The kernel in memory is of the tests in `tests` and of those in here.
+#[cfg(test)]
+extern crate self as shunt_nexthop;
 
 mod destinations;
 mod kernel;
-pub mod memory;
 mod neighbours;
 mod netlink;
 mod nexthops;

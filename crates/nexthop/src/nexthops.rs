@@ -196,7 +196,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
     }
 
     /// Has the kernel asked anew what each interface can do.
-    pub fn forget_features(&mut self) {
+    fn forget_features(&mut self) {
         self.transmits.clear();
     }
 

@@ -1,14 +1,17 @@
 //! The state machine against a kernel in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../tests/memory/mod.rs"]
+mod memory;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::memory::{MemoryKernel, MemoryRows};
 use crate::{Description, Exhausted, Framing, Kernel, Link, Moved, Neighbour, NextHops, Row, Rows, UNRESOLVED};
+use memory::{MemoryKernel, MemoryRows};
 
 type Hops = NextHops<MemoryRows, MemoryKernel>;
 

@@ -1,6 +1,8 @@
 //! Next hops against the real kernel: two network namespaces with two veth pairs between them. Needs root.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod memory;
+
 use std::fs::File;
 use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
@@ -9,10 +11,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use memory::MemoryRows;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::Uid;
-use shunt_nexthop::memory::MemoryRows;
 use shunt_nexthop::{Event, Kernel, Netlink, NextHops, Row, Rows, UNRESOLVED};
 
 type Hops = NextHops<MemoryRows, Netlink>;

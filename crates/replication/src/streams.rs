@@ -271,10 +271,6 @@ impl Streams {
         self.capacity
     }
 
-    pub fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
     pub fn keys(&self) -> impl Iterator<Item = &StreamKey> {
         self.by_key.keys()
     }

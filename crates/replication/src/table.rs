@@ -138,12 +138,6 @@ impl Replication {
         self.copies.capacity()
     }
 
-    /// Returns the number of streams that fit.
-    #[must_use]
-    pub fn stream_capacity(&self) -> u32 {
-        self.streams.capacity()
-    }
-
     /// Returns the space in use.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -245,11 +239,6 @@ impl Replication {
     /// Returns all streams.
     pub fn streams(&self) -> impl Iterator<Item = &StreamKey> {
         self.streams.keys()
-    }
-
-    #[must_use]
-    pub fn stream_count(&self) -> usize {
-        self.streams.len()
     }
 
     /// Returns the counters of a stream; its lost packets are those without any copy. `now`: the kernel's tick.

@@ -105,8 +105,7 @@ impl Room {
     }
 
     /// Streams whose SSRC is somebody else's, and whose.
-    #[must_use]
-    pub fn conflicts(&self) -> BTreeMap<(Name, Medium, u32), Name> {
+    fn conflicts(&self) -> BTreeMap<(Name, Medium, u32), Name> {
         let mut found = BTreeMap::new();
         for one in &self.conference.participants {
             for ((medium, _), leg) in &one.legs {

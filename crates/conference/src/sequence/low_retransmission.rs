@@ -75,7 +75,6 @@ pub struct LowRetransmission {
     ended: bool,
     kept: bool,
     mask: u8,
-    hold: bool,
     offset: u16,
     lowest: u16,
     first: u16,
@@ -112,7 +111,6 @@ impl LowRetransmission {
             ended: false,
             kept: false,
             mask: cadence.map_or(0, Cadence::turned),
-            hold: false,
             offset: 0,
             lowest: 0,
             first: 0,
@@ -131,11 +129,6 @@ impl LowRetransmission {
     /// From the next packet on other layers are kept: what was learned of the frame cadence no longer holds.
     pub fn retarget(&mut self) {
         self.mask = 0;
-    }
-
-    /// A key frame was asked for. It may come at the position of a suppressed frame and be lost: until one is seen no frame is taken for one.
-    pub fn expect_key(&mut self) {
-        self.hold = true;
     }
 
     /// Take one packet in, suppressed ones too.
@@ -188,9 +181,8 @@ impl LowRetransmission {
 
     /// Learn the frame cadence; the mask that holds for the gap before this packet.
     fn cadence(&mut self, row: Row, old_frame: u16) -> u8 {
-        let (mask, hold, bit) = (self.mask, self.hold, 1u8 << (row.frame & 3));
+        let (mask, bit) = (self.mask, 1u8 << (row.frame & 3));
         if row.key && row.keep {
-            self.hold = false;
             if self.options.learn {
                 self.mask = 0;
             }
@@ -200,7 +192,7 @@ impl LowRetransmission {
             self.mask = if row.keep { known & !bit } else { known | bit };
         }
         // A packet that does not fit: the frame cadence may have begun anew within the gap.
-        if hold || (mask & bit != 0) == row.keep { 0 } else { mask }
+        if (mask & bit != 0) == row.keep { 0 } else { mask }
     }
 
     /// Keep the offset that was in force until now, if a number was given out under it.
@@ -262,8 +254,7 @@ impl LowRetransmission {
     }
 
     /// The number that a kept packet from before the highest has or would have; `None` when that is no longer certain.
-    #[must_use]
-    pub fn number_of(&self, sequence: u16, frame: u16) -> Option<u16> {
+    fn number_of(&self, sequence: u16, frame: u16) -> Option<u16> {
         let mut number = sequence.wrapping_sub(self.offset);
         if before(number, self.lowest) || before(frame, self.first) || before(self.frame, frame) {
             number = self.epochs.iter().rev().find_map(|epoch| {

@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | HIGH | highest number, mode |
 //! | FRAME | its frame number, its marks |
-//! | CADENCE | one bit for each of four frames, hold; learned from what passes |
+//! | CADENCE | one bit for each of four frames; learned from what passes |
 //! | OFFSET | what is taken from the number |
 //! | FLOOR | lowest number, first frame of the packets to which the offset applies |
 //! | USED | numbers given out lately |

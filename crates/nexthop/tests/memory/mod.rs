@@ -1,12 +1,12 @@
-//! A kernel and a table in memory, for tests.
+//! A kernel and a table in memory.
+#![allow(dead_code)] // No test uses all of it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::kernel::{Event, Events, Framing, Kernel, KernelError, Link, Neighbour, Route};
-use crate::row::{Row, Rows};
+use shunt_nexthop::{Event, Events, Framing, Kernel, KernelError, Link, Neighbour, Route, Row, Rows};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
