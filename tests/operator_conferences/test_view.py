@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shunt.cli.conference import text
+from shunt.cli.room import _line
 from shunt.events.bus import CONFERENCE, Event
 from shunt.operator.conferences import view
 from shunt.operator.conferences.happened import Happened
@@ -77,6 +78,12 @@ def test_people_are_shown_by_name_and_asked_for_by_identifier() -> None:
     said = text(shown)
     for line in ("  Änn (Ann) ", "  bob  ", "  Änn             > bob ", "Änn's audio comes from nobody certain", "جم has left"):
         assert line in said, said
+
+
+def test_a_browser_of_a_room_is_shown_by_name_and_identifier() -> None:
+    browser = {"participant": "Zoe", "name": "Zoë", "role": "room", "edge": "/run/edge.sock", "transport": None}
+    assert _line(browser) == "Zoë (Zoe)           room     its edge does not answer: /run/edge.sock"
+    assert _line(browser | {"name": "Zoe", "transport": {"state": "connected"}}) == "Zoe                 room     connected"
 
 
 def test_tiles_are_shown_with_who_has_none_and_why() -> None:

@@ -85,12 +85,13 @@ def show(client: Client, as_json: bool, name: str) -> None:
 
 def _line(one: dict[str, Any]) -> str:
     at = one["transport"]
+    who = one["name"] if one["name"] == one["participant"] else f"{one['name']} ({one['participant']})"
     if at is None:
-        return f"{one['participant']:<20}{one['role']:<9}its edge does not answer: {one['edge']}"
+        return f"{who:<20}{one['role']:<9}its edge does not answer: {one['edge']}"
     words = [str(at.get("state", "?"))]
     words += [str(at[key]) for key in ("transport", "remote", "srtp") if at.get(key)]
     if at.get("rtt_ms") is not None:
         words.append(f"round trip {at['rtt_ms']:.0f} ms")
     if at.get("estimate") is not None:
         words.append(f"can take {at['estimate'] / 1000:.0f}k")
-    return f"{one['participant']:<20}{one['role']:<9}{', '.join(words)}"
+    return f"{who:<20}{one['role']:<9}{', '.join(words)}"
