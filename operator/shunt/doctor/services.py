@@ -14,7 +14,7 @@ USER = "shunt"
 PLANE = frozenset({"CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN"})
 _PRIVILEGED_PORTS = 1024
 # Sections whose sockets a unit binds.
-_LOW_PORTS = {"shunt-agent.service": ("control", "hep"), "shunt-relay.service": ("builtin_relay",), "shunt-edge.service": ("edge",)}
+_LOW_PORTS = {"shunt-agent.service": ("control", "hep"), "shunt-relay.service": ("builtin_relay",), "shunt-edge.service": ("edge",), "shunt-edge-local.service": ("edge",)}
 
 
 def programs(config: Config) -> list[str]:

@@ -14,7 +14,7 @@ from shunt.errors import cause
 
 _UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 """Earlier ones win (systemd.unit(5))."""
-_UNITS = ("shunt-softswitch", "shunt-relay", "shunt-edge", "shunt-mixer", "shunt-agent", "shunt-operator", "shunt-standby", "shunt-standby-operator")
+_UNITS = ("shunt-softswitch", "shunt-relay", "shunt-edge", "shunt-edge-local", "shunt-mixer", "shunt-agent", "shunt-operator", "shunt-standby", "shunt-standby-operator")
 
 
 def place(path: str) -> Place:
