@@ -1,43 +1,43 @@
-//! Where the server is, and how a connection to it is made.
+//! The server's address, and connecting to it.
 
 use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Error, Identity};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of headers. The details of a batch that failed are one: an error for each of its updates, up to the last that failed.
+/// Size limit of headers in bytes. The details of a failed batch are one header, with an error for each update up to the last failed one.
 const LARGEST_HEADERS: u32 = 16 << 20;
 
-/// A server and what to be there.
+/// A server, and this client's identity there.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// `unix:/PATH` or `HOST:PORT`.
     pub address: String,
     pub tls: Option<Tls>,
     pub device_id: u32,
-    /// Name of the P4 program to be bound to.
+    /// Name of the P4 program to bind to.
     pub program: String,
-    /// 1 to 2^24 - 1: bf_switchd keeps no more bits of it. The client for large reads is the next one.
+    /// 1 to 2^24 - 1, because bf_switchd keeps no more bits. The client for large reads has the next number.
     pub client_id: u32,
-    /// After how long without any answer, though asked, a session is given up.
+    /// A session without an answer to a request for this time ends.
     pub patience: Duration,
 }
 
 /// PEM texts.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// Who signs the server's certificate.
+    /// The authority that signs the server's certificate.
     pub authority: Option<String>,
-    /// This side's certificate and its key.
+    /// This client's certificate and key.
     pub identity: Option<(String, String)>,
 }
 
 impl Target {
-    /// A channel, connected.
+    /// Connects a channel.
     ///
-    /// No keep-alive pings: a server with gRPC's default limits ends a connection that pings more often than every five minutes.
+    /// It sends no keep-alive pings: a server with gRPC's default limits closes a connection that pings more often than every five minutes.
     ///
     /// # Errors
-    /// When nobody listens there, or TLS fails.
+    /// No server listens there, or TLS fails.
     pub(crate) async fn connect(&self) -> Result<Channel, Error> {
         let address = match (self.address.starts_with("unix:"), &self.tls) {
             (true, _) => self.address.clone(),

@@ -1,4 +1,4 @@
-//! What becomes of a call, and of each update in it.
+//! Results of a call and of each update in it.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -10,54 +10,54 @@ use tonic::{Code, Status};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct UpdateError {
-    /// google.rpc.Code: 5 not found, 6 exists, 8 no space, 14 try again later.
+    /// google.rpc.Code: 5 not found, 6 already exists, 8 no space, 14 retry later.
     pub code: i32,
     pub message: String,
 }
 
 impl UpdateError {
-    /// Whether the same update may succeed soon; nothing was done.
+    /// Whether a repetition of the update may succeed soon. Nothing was executed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         self.code == Code::Unavailable as i32
     }
 }
 
-/// What became of one update.
+/// Result of one update.
 pub type Outcome = Result<(), UpdateError>;
 
-/// Why a call as a whole gave nothing.
+/// Why a whole call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// No answer: what was asked may have been done or not.
+    /// No answer: the server may have executed the call or not.
     #[error("{0}")]
     Unavailable(String),
-    /// The server refused the call; nothing was done.
+    /// The server rejected the call and executed nothing.
     #[error("{0}")]
     Refused(String),
 }
 
-/// What a failed call means for its session.
+/// What a failed call implies for its session.
 pub enum Failure {
-    /// Errors of single updates or entities, by position; what lies behind the last one succeeded.
+    /// Errors of single updates or entities, by position. Those after the last error succeeded.
     Partial(Vec<Outcome>),
-    /// The call failed, the session goes on.
+    /// The call failed; the session continues.
     Call(CallError),
-    /// The server does not know this client any more.
+    /// The server no longer knows this client.
     Lost(CallError),
 }
 
 impl Failure {
-    /// target: for the text.
+    /// `target` names the server in the text.
     pub fn of(status: &Status, target: &str) -> Self {
         let text = format!("{target}: {:?}: {}", status.code(), status.message());
         match status.code() {
             Code::Unknown => match details(status.details()) {
                 Some(outcomes) => Self::Partial(outcomes),
-                // Subscribed and not bound: the server has forgotten the binding.
+                // Subscribed but not bound: the server has lost the binding.
                 None => Self::Lost(CallError::Unavailable(text)),
             },
-            // No such client: the server restarted faster than the stream broke.
+            // Unknown client: the server restarted before the stream broke.
             Code::NotFound | Code::PermissionDenied => Self::Lost(CallError::Unavailable(text)),
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Internal | Code::Aborted | Code::DataLoss => {
                 Self::Call(CallError::Unavailable(text))

@@ -1,4 +1,4 @@
-//! What opens a session: subscription, schema, binding.
+//! The start of a session: subscription, schema, binding.
 
 use crate::connect::Target;
 use crate::session::timed;
@@ -101,7 +101,7 @@ pub(crate) async fn fetch_schema(client: &mut BfRuntimeClient<Channel>, target: 
     Ok((schema, contexts.filter(|context| !context.is_empty()).collect()))
 }
 
-/// Own the program. The fence knows from here on whether this client does.
+/// Binds to the program. From here on the fence knows whether this client owns it.
 pub(crate) async fn bind(writes: &Writes, target: &Target, fence: &Fence) -> Result<(), String> {
     let pass = fence.pass(Instant::now()).map_err(|error| error.to_string())?;
     match writes.bind(pass, target, BIND_TIMEOUT).await {

@@ -1,4 +1,4 @@
-//! Keeping a session: connecting again, and passing on what the server tells.
+//! Keeps a session: reconnects, and forwards the server's notices.
 
 use crate::connect::Target;
 use crate::error::CallError;
@@ -12,17 +12,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Between two attempts to connect: the first, and the longest.
+/// Pause between two attempts to connect: the first and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
-/// Events that wait for the one who takes them.
+/// Capacity of the queue of events.
 const WAITING: usize = 4096;
 
-/// What happens to the session, in order.
+/// Events of the session, in order.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Subscribed and bound.
     Up,
-    /// The session is over, and why.
+    /// The session ended, with the reason.
     Down(String),
     /// Learn notices.
     Digest(pb::DigestList),
@@ -30,7 +30,7 @@ pub enum Event {
     Idle(pb::IdleTimeoutNotification),
 }
 
-/// Keeps a session with one server until it is dropped.
+/// Keeps a session with one server until this value is dropped.
 pub struct Client {
     current: watch::Receiver<Result<Session, String>>,
     lost: Arc<AtomicU64>,
@@ -38,13 +38,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connect in the background. Who takes the events too slowly misses digests ([`Client::digests_lost`]), and nothing else.
+    /// Connects in the background. A slow consumer of events loses digests ([`Client::digests_lost`]) and nothing else.
     #[must_use]
     pub fn start(target: Target) -> (Self, mpsc::Receiver<Event>) {
         Self::start_behind(Fence::alone(), target)
     }
 
-    /// As [`Client::start`], once the fence is open; nothing is written while it is closed.
+    /// As [`Client::start`], once the fence is open; writes nothing while the fence is closed.
     #[must_use]
     pub fn start_behind(fence: Fence, target: Target) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(WAITING);
@@ -54,15 +54,15 @@ impl Client {
         (Self { current, lost, task }, receiver)
     }
 
-    /// The session that lasts now.
+    /// The current session.
     ///
     /// # Errors
-    /// [`CallError::Unavailable`], with why there is none.
+    /// [`CallError::Unavailable`] with the reason if there is none.
     pub fn session(&self) -> Result<Session, CallError> {
         self.current.borrow().clone().map_err(CallError::Unavailable)
     }
 
-    /// Lists of learn notices that nobody took in time.
+    /// Number of learn notice lists that were dropped because the consumer was slow.
     #[must_use]
     pub fn digests_lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
@@ -115,7 +115,7 @@ async fn keep(
     }
 }
 
-/// Pass on what the server tells until the session is over; the result is why.
+/// Forwards the server's notices until the session ends; returns the reason.
 async fn attend(session: &Session, mut streams: Streams, events: &mpsc::Sender<Event>, lost: &AtomicU64) -> String {
     loop {
         let message = tokio::select! {
@@ -134,7 +134,7 @@ async fn attend(session: &Session, mut streams: Streams, events: &mpsc::Sender<E
                 true
             }
             Some(stream_message_response::Update::IdleTimeoutNotification(notice)) => events.send(Event::Idle(notice)).await.is_ok(),
-            // Not by this client, which asks for none: what it has written is gone, idle attributes and media ranges with it.
+            // This client never requests a reset, so another one did. Its entries, idle attributes and media ranges are gone.
             Some(stream_message_response::Update::SetForwardingPipelineConfigResponse(done))
                 if done.set_forwarding_pipeline_config_response_type() == WarmInitFinished =>
             {

@@ -1,9 +1,9 @@
-//! A BF Runtime client that stays subscribed and bound: one task keeps the session, everybody else asks [`Client::session`] for it.
+//! A BF Runtime client that stays subscribed and bound. One task keeps the session; all others get it from [`Client::session`].
 //!
-//! [`Client::start`] connects in the background and reports what happens as [`Event`]s. A [`Session`] writes and reads; once the server or
-//! the stream is gone all of its calls fail with [`CallError::Unavailable`], and the next session is another one. Large reads go by a
-//! client of their own ([`Session::read_all`]), with its own id, so that they hold up nobody: bf_switchd serves one call of a client at a
-//! time. What changes tables goes past a [`shunt_standby::Fence`].
+//! [`Client::start`] connects in the background and reports [`Event`]s. A [`Session`] writes and reads. Once the server or the stream is
+//! gone, all of its calls fail with [`CallError::Unavailable`], and the next session is a new one. Large reads use a second client
+//! ([`Session::read_all`]) with its own id, so that they block no other call: bf_switchd serves one call of a client at a time. Requests
+//! that change tables pass a [`shunt_standby::Fence`].
 #![forbid(unsafe_code)]
 
 mod connect;

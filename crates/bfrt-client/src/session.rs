@@ -1,4 +1,4 @@
-//! One session: from a subscription to the end of its stream.
+//! One session: from the subscription to the end of its stream.
 
 use crate::connect::Target;
 use crate::error::{CallError, Failure, Outcome};
@@ -31,13 +31,13 @@ struct Shared {
     fence: Fence,
     schema: Arc<Schema>,
     contexts: Vec<Bytes>,
-    /// Why the session is over; `None` while it lasts.
+    /// Why the session ended; `None` while it exists.
     lost: watch::Sender<Option<String>>,
-    /// The first question since the last answer.
+    /// Time of the first request since the last answer.
     unanswered: Mutex<Option<Instant>>,
 }
 
-/// What keeps a session alive: the streams of both clients.
+/// The streams of both clients, which keep the session open.
 pub(crate) struct Streams {
     pub notices: Streaming<pb::StreamMessageResponse>,
     _requests: [mpsc::Sender<pb::StreamMessageRequest>; 2],
@@ -45,7 +45,7 @@ pub(crate) struct Streams {
 }
 
 impl Session {
-    /// Connect, subscribe, read the schema and bind.
+    /// Connects, subscribes, reads the schema and binds.
     pub(crate) async fn open(target: &Target, fence: &Fence) -> Result<(Self, Streams), String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", target.address);
         let channel = target.connect().await.map_err(|error| failed(&error))?;
@@ -81,27 +81,27 @@ impl Session {
         &self.shared.schema
     }
 
-    /// The compiler's context.json of each pipeline, where the server hands them out: a switch says there how it stores keys.
+    /// The compiler's context.json of each pipeline, if the server sends it. It tells how a switch stores keys.
     #[must_use]
     pub fn contexts(&self) -> &[Bytes] {
         &self.shared.contexts
     }
 
-    /// Whether the session is over.
+    /// Whether the session has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.lost.borrow().is_some()
     }
 
-    /// End the session and connect again: for whoever finds that the server does not do what it was asked.
+    /// Ends the session and reconnects, for a caller that finds that the server does not execute requests.
     pub fn give_up(&self, reason: &str) {
         self.lose(reason.to_owned());
     }
 
-    /// Write encoded `Update`s. Every one is tried; for each its outcome.
+    /// Writes encoded `Update`s. The server tries each one and returns its result.
     ///
     /// # Errors
-    /// [`CallError`] when the call as a whole failed, or the fence is closed.
+    /// [`CallError`] if the whole call failed or the fence is closed.
     pub async fn write(&self, updates: Vec<Bytes>, timeout: Duration) -> Result<Vec<Outcome>, CallError> {
         let count = updates.len();
         let message = WriteRequest {
@@ -122,10 +122,10 @@ impl Session {
         }
     }
 
-    /// Read entities; what is not there is left out.
+    /// Reads entities; the answer omits missing ones.
     ///
     /// # Errors
-    /// [`CallError`] when the call failed for another reason.
+    /// [`CallError`] if the call failed for another reason.
     pub async fn read(&self, entities: Vec<pb::Entity>, timeout: Duration) -> Result<Vec<Bytes>, CallError> {
         self.read_encoded(encoded(&entities), timeout).await
     }
@@ -142,10 +142,11 @@ impl Session {
         Ok(found)
     }
 
-    /// Read whole tables, by the client for large reads: `part` is handed the encoded entities of each message as it comes. `timeout`: for each.
+    /// Reads whole tables with the client for large reads. `part` gets the encoded entities of each message as it arrives. `timeout`
+    /// applies to each message.
     ///
     /// # Errors
-    /// As [`Session::read`]. What was handed over by then stays. The session lasts, unless the server answers nothing else either.
+    /// As [`Session::read`]. Entities that `part` already got remain valid. The session continues unless other requests get no answer either.
     pub async fn read_all(&self, entities: Vec<pb::Entity>, timeout: Duration, part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
         self.read_all_encoded(encoded(&entities), timeout, part).await
     }
@@ -189,8 +190,8 @@ impl Session {
         }
     }
 
-    /// The same by the client for large reads. A switch answers a whole table at once, when it has read all of it: that says nothing of whether
-    /// it is alive, so meanwhile the other client asks.
+    /// The same with the client for large reads. A switch answers a whole table at once, after reading all of it, so its silence means
+    /// nothing. Meanwhile the other client sends requests.
     async fn read_large(&self, request: ReadRequest, timeout: Duration, mut part: impl FnMut(Vec<Bytes>)) -> Result<(), CallError> {
         let mut client = self.shared.bulk.clone();
         let mut messages = match self.wait_alive(client.read(Request::new(request)), timeout).await? {
@@ -209,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Wait for a part of a large answer for as long as the server shows that it lives, `timeout` at most.
+    /// Waits for a part of a large answer while the server is alive, at most for `timeout`.
     async fn wait_alive<T>(
         &self,
         call: impl Future<Output = Result<T, tonic::Status>>,
@@ -219,7 +220,7 @@ impl Session {
         let signs = async {
             loop {
                 tokio::time::sleep(target.patience / 4).await;
-                // Nothing is asked for: it costs the server nothing, and is an answer. Without one the session is given up.
+                // An empty request costs the server nothing, but gets an answer. Without one the session ends.
                 let _ = self.read_encoded(Vec::new(), target.patience / 2).await;
             }
         };
@@ -244,7 +245,7 @@ impl Session {
         Err(self.judge(failure))
     }
 
-    /// Wait for an answer. The session is given up when nothing at all was answered for as long as the target's patience lasts.
+    /// Waits for an answer. The session ends if the server has answered nothing for the target's time-out.
     async fn ask<T>(
         &self,
         call: impl Future<Output = Result<T, tonic::Status>>,
@@ -269,7 +270,7 @@ impl Session {
                 self.asked(false);
                 Ok(Ok(answer))
             }
-            // The transport's own clock may be the quicker one; it says Cancelled.
+            // The transport's own timer may fire first; it reports Cancelled.
             Err(status) if matches!(status.code(), tonic::Code::DeadlineExceeded | tonic::Code::Cancelled) => {
                 self.give_up_the_silent();
                 Err(over())
@@ -308,7 +309,7 @@ impl Session {
         }
     }
 
-    /// End the session, whatever its stream says.
+    /// Ends the session, whatever the state of its stream.
     pub(crate) fn lose(&self, reason: String) {
         self.shared.lost.send_if_modified(|lost| {
             let first = lost.is_none();
@@ -317,7 +318,7 @@ impl Session {
         });
     }
 
-    /// Wait until the session is over; the result is why.
+    /// Waits for the end of the session; returns the reason.
     pub(crate) async fn over(&self) -> String {
         let mut lost = self.shared.lost.subscribe();
         match lost.wait_for(Option::is_some).await {

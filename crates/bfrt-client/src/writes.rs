@@ -1,4 +1,4 @@
-//! The requests that change what the server holds: each needs a pass of the fence.
+//! Requests that change the server's tables. Each needs a pass of the fence.
 
 use crate::connect::Target;
 use crate::handshake::client;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-/// The one that sends them.
+/// The sending client.
 #[derive(Clone)]
 pub(crate) struct Writes(BfRuntimeClient<Channel>);
 

@@ -1,4 +1,4 @@
-//! The client against a small server of its own: what it asks, and what it makes of answers, silence and ends.
+//! The client against a small server in the test: its requests, and its reaction to answers, silence and ends.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use bytes::Bytes;
@@ -21,12 +21,12 @@ use tonic::{Request, Response, Status, Streaming};
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// How the server behaves.
+/// The server's behaviour.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Mood {
     #[default]
     Good,
-    /// It answers no Write.
+    /// It does not answer Write.
     Silent,
     /// It knows no client.
     Forgetful,
@@ -39,7 +39,7 @@ type Notices = mpsc::Sender<Result<pb::StreamMessageResponse, Status>>;
 #[derive(Clone, Default)]
 struct Server {
     mood: Arc<Mutex<Mood>>,
-    /// Client ids that have subscribed, in order, and the one that bound.
+    /// Client ids that have subscribed, in order, and the bound one.
     subscribed: Arc<Mutex<Vec<u32>>>,
     bound: Arc<Mutex<Vec<u32>>>,
     notices: Arc<Mutex<Vec<Notices>>>,
@@ -139,7 +139,7 @@ impl BfRuntime for Server {
         };
         sender.send(Ok(reply)).await.unwrap();
         self.notices.lock().unwrap().push(sender);
-        // The client's half ends with the client; nothing else is expected of it.
+        // The client's half ends with the client; the test expects nothing else of it.
         tokio::spawn(async move { while let Some(Ok(_)) = requests.next().await {} });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

@@ -26,7 +26,7 @@ pub(crate) mod kind {
     pub(crate) const LAST: u16 = 17;
 }
 
-/// How long the content of a type is; `None` for any length.
+/// Length of a type's content; `None` for any length.
 fn size_of(chunk: u16) -> Option<usize> {
     match chunk {
         kind::FAMILY | kind::PROTOCOL | kind::PAYLOAD_KIND => Some(1),
@@ -37,13 +37,13 @@ fn size_of(chunk: u16) -> Option<usize> {
     }
 }
 
-/// The content of each chunk type that is known. Of several of one type the last counts.
+/// The content of each known chunk type. The last of several chunks of one type counts.
 pub(crate) struct Chunks<'a> {
     contents: [Option<&'a [u8]>; kind::LAST as usize + 1],
 }
 
 impl<'a> Chunks<'a> {
-    /// `data` is a packet from its first byte to its announced end. Unknown chunks and those of other vendors are passed over.
+    /// `data` is a packet up to its announced end. Unknown chunks and those of other vendors are ignored.
     pub(crate) fn read(data: &'a [u8]) -> Result<Self, HepError> {
         let mut contents = [None; kind::LAST as usize + 1];
         let mut at = HEADER;
@@ -92,7 +92,7 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Append a chunk of vendor 0. The caller sees to it that its length fits 16 bits.
+/// Appends a chunk of vendor 0. The caller ensures that its length fits 16 bits.
 pub(crate) fn put(out: &mut Vec<u8>, chunk: u16, content: &[u8]) {
     let length = u16::try_from(HEADER + content.len()).unwrap_or(u16::MAX);
     for number in [0, chunk, length] {

@@ -1,8 +1,8 @@
-//! Why bytes are no HEPv3 packet.
+//! Why bytes are not a HEPv3 packet.
 
 use thiserror::Error;
 
-/// What is wrong, with byte offsets into the packet.
+/// The fault, with byte offsets into the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HepError {
     #[error("{0} bytes are too few for a HEPv3 header of 6")]

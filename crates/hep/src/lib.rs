@@ -1,7 +1,7 @@
-//! HEPv3, the Homer encapsulation protocol, and what its copies of SIP messages say of dialogs and media. Pure functions over bytes.
+//! HEPv3, the Homer encapsulation protocol, and what its copies of SIP messages tell about dialogs and media. Pure functions over bytes.
 //!
-//! [`Packet`] is one captured message. [`sip::Message`] reads of a SIP message no more than is wanted, because every message that a SIP
-//! server receives or sends comes by: the start line, some headers, SDP.
+//! [`Packet`] is one captured message. [`sip::Message`] reads only the needed parts of a SIP message (start line, some headers, SDP),
+//! because every message of a SIP server is copied.
 #![forbid(unsafe_code)]
 
 mod chunk;

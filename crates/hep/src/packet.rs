@@ -45,7 +45,7 @@ impl From<PayloadKind> for u8 {
 /// One captured message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// `None` where the packet does not say.
+    /// `None` if the packet does not have it.
     pub source: Option<Endpoint>,
     pub destination: Option<Endpoint>,
     pub kind: PayloadKind,
@@ -59,10 +59,10 @@ pub struct Packet<'a> {
     pub payload: Cow<'a, [u8]>,
 }
 
-/// The first whole packet of a TCP stream's buffer and how many bytes it takes there; `None` if it is not all there yet.
+/// The first whole packet in a TCP stream's buffer and its number of bytes there; `None` if it is incomplete.
 ///
 /// # Errors
-/// No packet starts there. Where the next one begins is lost with the length, so the connection is of no more use.
+/// No packet starts there. The length is lost too, so the start of the next packet is unknown and the connection is useless.
 pub fn next_frame(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, HepError> {
     check_start(buffer)?;
     if buffer.len() < HEADER {
@@ -72,7 +72,7 @@ pub fn next_frame(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, HepError> {
     Ok(buffer.get(..length).map(|frame| (frame, length)))
 }
 
-/// As much of the magic as is there.
+/// As much of the magic as the buffer has.
 fn check_start(data: &[u8]) -> Result<(), HepError> {
     let begun = data.len().min(MAGIC.len());
     match data {
@@ -82,7 +82,7 @@ fn check_start(data: &[u8]) -> Result<(), HepError> {
     }
 }
 
-/// The total length that the first bytes announce.
+/// The total length in the first bytes.
 fn announced(data: &[u8]) -> Result<usize, HepError> {
     check_start(data)?;
     let Some(&[high, low]) = data.get(MAGIC.len()..HEADER) else {
@@ -97,10 +97,10 @@ fn announced(data: &[u8]) -> Result<usize, HepError> {
 }
 
 impl<'a> Packet<'a> {
-    /// Read one packet; what follows its announced end is passed over.
+    /// Reads one packet and ignores bytes after its announced end.
     ///
     /// # Errors
-    /// The bytes are no HEPv3 packet with a payload.
+    /// The bytes are not a HEPv3 packet with a payload.
     pub fn decode(data: &'a [u8]) -> Result<Self, HepError> {
         let length = announced(data)?;
         let whole = data.get(..length).ok_or(HepError::Cut {
@@ -128,7 +128,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The packet's bytes, the payload as it is.
+    /// The packet's bytes, with an unchanged payload.
     ///
     /// # Errors
     /// More than 65,535 bytes, or addresses of two IP versions.
@@ -164,7 +164,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The addresses decide, not the family chunk: its values are the sender's own AF_ numbers.
+/// The addresses decide, not the family chunk, because AF_ numbers differ between senders.
 fn endpoint(chunks: &Chunks, v4: u16, v6: u16, port: u16) -> Option<Endpoint> {
     let four = chunks.get(v4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(IpAddr::from);
     let six = || {

@@ -1,4 +1,4 @@
-//! HEPv3 packets: by hand, broken ones, and streams.
+//! HEPv3 packets: hand-made, broken, and in streams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use flate2::Compression;
@@ -68,7 +68,7 @@ fn bytes_are_those_of_the_specification() {
 
 #[test]
 fn unknown_chunks_and_those_of_other_vendors_are_passed_over() {
-    // Vendor 7's chunk 3 is not an IPv4 address, and chunk 999 is nothing that is known.
+    // Vendor 7's chunk 3 is not an IPv4 address, and chunk 999 is unknown.
     let data = bytes("48455033 001c 000700030007ff 000003e70007ff 0000000f00084142");
     assert_eq!(&*Packet::decode(&data).unwrap().payload, b"AB");
 }

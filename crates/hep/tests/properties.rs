@@ -1,4 +1,4 @@
-//! Any bytes: nothing panics; packets read back; a BYE is seen whatever else is in it.
+//! Any bytes: no panic; packets read back; a BYE is found in any context.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -102,7 +102,7 @@ proptest! {
             correlation_id: &correlation,
             payload: Cow::Borrowed(&payload),
         };
-        // Addresses that look IPv4-mapped are read as IPv4, so that both may end up in two families.
+        // IPv4-mapped addresses are read as IPv4, so the two addresses may have different versions.
         prop_assume!(packet.encode().is_ok());
         let bytes = packet.encode().unwrap();
         prop_assert_eq!(Packet::decode(&bytes).unwrap(), packet);

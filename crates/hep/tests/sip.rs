@@ -1,4 +1,4 @@
-//! SIP messages: usual ones, odd but readable ones, and session descriptions.
+//! SIP messages: usual ones, unusual but readable ones, and session descriptions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use shunt_hep::sip::{Direction, Message, SipError, Via};

@@ -1,8 +1,8 @@
-//! The fence in front of a data plane: nothing is written by an agent while another one may be in charge.
+//! The fence in front of a data plane: an agent writes nothing while another one may be active.
 //!
-//! Two things keep two agents from writing. The lease: by the clock, at most one agent has it. The binding: a BF Runtime server lets one client
-//! at a time own the program, and an agent binds only with the lease. Where the store is down nobody can be granted the lease; an agent that has
-//! been bound without a break since it held it may then go on, for nobody else can have bound.
+//! Two mechanisms keep two agents from writing. The lease: at any time at most one agent has it. The binding: a BF Runtime server lets one
+//! client at a time own the program, and an agent binds only with the lease. While the store is down, no agent can be granted the lease. An
+//! agent whose binding has not been interrupted since it had the lease may then continue, because no other agent can have bound.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,19 @@ use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// The right to send one request that changes tables. Only a [`Fence`] gives it out.
+/// The right to send one request that changes tables. Only a [`Fence`] issues it.
 #[derive(Debug)]
 #[must_use]
 pub struct Pass(());
 
-/// No request that changes tables may be sent.
+/// Requests that change tables are not allowed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("another agent may be in charge")]
 pub struct Fenced;
 
 #[derive(Clone, Copy, Debug)]
 enum Permission {
-    /// No other agent has these tables.
+    /// No other agent shares these tables.
     Alone,
     None,
     Lease {
@@ -34,7 +34,7 @@ enum Permission {
 #[derive(Debug)]
 struct State {
     permission: Permission,
-    /// The data plane has accepted the binding while the lease was held, and has kept it since.
+    /// The data plane accepted the binding while this agent had the lease, and the binding still exists.
     anchored: bool,
     /// Another client owns the program.
     rival: bool,
@@ -47,7 +47,7 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// Says whether writing is allowed now. Clones share it.
+/// Tells whether writing is allowed now. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<Shared>);
 
@@ -66,13 +66,13 @@ impl Fence {
         }))
     }
 
-    /// For an agent that is not one of a group.
+    /// For an agent that belongs to no group.
     #[must_use]
     pub fn alone() -> Self {
         Self::new(Permission::Alone)
     }
 
-    /// Closed until the lease is held.
+    /// Closed until the agent has the lease.
     #[must_use]
     pub fn closed() -> Self {
         Self::new(Permission::None)
@@ -82,29 +82,29 @@ impl Fence {
         look(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lease is held until a time; `undecided`: the store does not say what comes after.
+    /// The agent has the lease until the given time. `undecided`: the store does not tell what follows.
     pub fn hold(&self, until: Instant, undecided: bool) {
         self.with(|state| state.permission = Permission::Lease { until, undecided });
         self.0.is_open.send_replace(true);
     }
 
-    /// The lease is another's.
+    /// Another agent has the lease.
     pub fn close(&self) {
         self.with(|state| state.permission = Permission::None);
         self.0.is_open.send_replace(false);
     }
 
-    /// Wait until it is opened for the first time.
+    /// Waits until the fence opens for the first time.
     pub async fn opened(&self) {
         let mut open = self.0.is_open.subscribe();
         // The sender lives as long as this.
         let _ = open.wait_for(|open| *open).await;
     }
 
-    /// The right to send one request.
+    /// Returns the right to send one request.
     ///
     /// # Errors
-    /// Another agent may be in charge.
+    /// Another agent may be active.
     pub fn pass(&self, now: Instant) -> Result<Pass, Fenced> {
         let allowed = self.with(|state| match state.permission {
             Permission::Alone => true,
@@ -118,7 +118,7 @@ impl Fence {
         Err(Fenced)
     }
 
-    /// Whether no other agent can be in charge, by the clock alone.
+    /// Whether, by the clock alone, no other agent can be active.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         self.with(|state| match state.permission {
@@ -128,7 +128,7 @@ impl Fence {
         })
     }
 
-    /// Whether this agent may answer for the group: it holds the lease, or nobody can be granted it.
+    /// Whether this agent may answer for the group: it has the lease, or no agent can be granted the lease.
     #[must_use]
     pub fn is_in_charge(&self, now: Instant) -> bool {
         self.with(|state| match state.permission {
@@ -138,7 +138,7 @@ impl Fence {
         })
     }
 
-    /// The data plane has accepted this agent's binding.
+    /// The data plane accepted this agent's binding.
     pub fn bound(&self, now: Instant) {
         self.with(|state| {
             state.rival = false;
@@ -146,18 +146,18 @@ impl Fence {
         });
     }
 
-    /// There is no binding any more, or there never was one; `rival`: because another client has it.
+    /// There is no binding (any more). `rival`: because another client has it.
     pub fn unbound(&self, rival: bool) {
         self.with(|state| (state.anchored, state.rival) = (false, rival));
     }
 
-    /// Whether another client owned the program at the last attempt to bind.
+    /// Whether another client owned the program when this one last tried to bind.
     #[must_use]
     pub fn has_rival(&self) -> bool {
         self.with(|state| state.rival)
     }
 
-    /// Requests that were not allowed.
+    /// Number of rejected requests.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)

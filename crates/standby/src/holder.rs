@@ -1,23 +1,23 @@
-//! Who holds the lease, as its text says.
+//! The holder of the lease, as the lease's text describes it.
 
 use serde::{Deserialize, Serialize};
 
-/// An agent as it names itself in the lease.
+/// An agent's description of itself in the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Of this start of the agent alone.
+    /// Unique for each start of the agent.
     pub id: String,
-    /// For people.
+    /// Shown to people.
     pub name: String,
-    /// Where the other agents of the group send commands that reach them.
+    /// Where the other agents of the group forward commands to.
     pub control: String,
-    /// The same for NG; empty where the agent does not speak it.
+    /// The same for NG; empty if the agent does not serve it.
     #[serde(default)]
     pub ng: String,
-    /// Names the kernel and the process ids that `pid` is one of.
+    /// Identifies the kernel and the process id namespace of `pid`.
     pub host: String,
     pub pid: u32,
-    /// When the process was started, in clock ticks since boot; with `pid` it names the process for ever.
+    /// Start time of the process, in clock ticks since boot. Together with `pid` it identifies the process uniquely.
     pub started: u64,
 }
 
@@ -30,7 +30,7 @@ impl Holder {
         value.to_string()
     }
 
-    /// Reads a lease. `None`: it is none.
+    /// Reads a lease. `None`: the text is not a lease.
     #[must_use]
     pub fn read(text: &str) -> Option<(Self, u64)> {
         let value: serde_json::Value = serde_json::from_str(text).ok()?;

@@ -1,78 +1,78 @@
-//! The lease of one agent: what to ask the store, and what follows from its answers.
+//! The lease of one agent: what to ask the store, and what its answers imply.
 //!
-//! All times are of one clock that never goes back, from any beginning. The holder counts its lease from before it asked, so a process that was
-//! stopped or cut off knows on waking that it is late.
+//! All times are of one monotonic clock with any origin. The holder counts its lease from before the request. A process that was stopped or
+//! cut off therefore knows on waking that its lease has expired.
 
 use crate::holder::Holder;
 use std::time::Duration;
 
-/// How long an agent that was cut off from the store waits for another one to give the lease back.
+/// How long an agent that was cut off from the store waits for another one to return the lease.
 pub const UNDECIDED: Duration = Duration::from_secs(8);
-/// How often a lease is renewed in its time.
+/// Renewals in one period of the lease.
 const RENEWALS: u32 = 4;
-/// The share of the lease that is left to clocks of different speeds and to a write that is under way: a tenth.
+/// The share of the lease reserved for clock drift and for a write in progress: a tenth.
 const MARGIN: u32 = 10;
-/// After a lease has run out the store is asked so much later.
+/// How long after the lease's expiry the store is asked again.
 const AFTER: Duration = Duration::from_millis(2);
 
-/// A question to the store.
+/// A request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Who has the lease? Granted where nobody has it, or who has it is known to be dead.
+    /// Asks who has the lease. The store grants it if no agent has it, or if its holder is known to be dead.
     Take {
-        /// Otherwise it is only looked at.
+        /// If false, the store only tells who has it.
         may_take: bool,
-        /// A token that is known to have been granted, in case the store was emptied.
+        /// A token that is known to have been granted, in case the store lost its data.
         least: u64,
         /// The text of a lease whose holder is known to be dead.
         instead_of: Option<String>,
-        /// Leave a store alone that was emptied: the agent in charge comes first.
+        /// Requests nothing from a store that lost its data: the active agent comes first.
         spare_emptied: bool,
     },
-    /// Extend the lease that was granted with this token.
+    /// Extends the lease that was granted with this token.
     Renew { token: u64, text: String },
 }
 
-/// What the store answered.
+/// The store's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Granted {
         token: u64,
         text: String,
     },
-    /// Somebody has it.
+    /// An agent has it.
     Held {
         text: String,
-        /// Until it runs out.
+        /// Time until it expires.
         left: Duration,
     },
-    /// Nobody has it, and it was not granted.
+    /// No agent has it, and it was not granted.
     Free,
     Renewed,
     /// Another agent has been granted it since.
     Another,
-    /// The store has forgotten all tokens.
+    /// The store has lost all tokens.
     Emptied,
-    /// None, or an error.
+    /// No answer, or an error.
     Failed,
 }
 
-/// Why everything has to be written to the store again.
+/// Why everything must be written to the store again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAgain {
     Emptied,
     CutOff,
 }
 
-/// What an answer has changed.
+/// What changed with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     None,
-    /// This agent is in charge.
+    /// This agent is active.
     Granted,
-    /// It still is, with another token.
+    /// It is still active, with another token.
     WriteAgain(WriteAgain),
-    /// Another agent is in charge.
+    /// Another agent is active.
     Lost,
     StoreFailed,
     StoreAnswers,
@@ -81,9 +81,9 @@ pub enum Change {
 /// What the lease allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// This agent alone is in charge before that time.
+    /// Until that time only this agent is active.
     pub until: Duration,
-    /// The store does not say who is in charge.
+    /// The store does not tell who is active.
     pub undecided: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct Standing {
 enum Phase {
     Waiting,
     Holding,
-    /// Another one was granted the lease, or the store was emptied, while this agent could not reach it.
+    /// Another agent was granted the lease, or the store lost its data, while this agent could not reach it.
     CutOff {
         since: Duration,
         why: WriteAgain,
@@ -99,20 +99,20 @@ enum Phase {
     Lost,
 }
 
-/// One agent's claim.
+/// One agent's state of the lease.
 #[derive(Clone, Debug)]
 pub struct Lease {
     length: Duration,
     phase: Phase,
     store_down: bool,
-    /// The lease as it was last read or granted, and its token; 0: none was.
+    /// The lease as last read or granted, and its token (0: none).
     text: String,
     token: u64,
     holder: Option<Holder>,
-    /// When somebody else was last seen to hold it, and for how long from then on.
+    /// When another agent was last seen with the lease, and for how long it had it from then on.
     seen: Option<(Duration, Duration)>,
     until: Duration,
-    /// Until then the holder comes first: nobody could renew while the store did not answer.
+    /// Until then the holder comes first: no agent could renew while the store did not answer.
     spared_until: Option<Duration>,
 }
 
@@ -132,13 +132,13 @@ impl Lease {
         }
     }
 
-    /// Who was last seen to hold it; `None`: nobody, or this agent.
+    /// The last known holder; `None`: no agent, or this one.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()
     }
 
-    /// Of the lease that was granted last.
+    /// Token of the lease that was granted last.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
@@ -203,7 +203,7 @@ impl Lease {
         }
     }
 
-    /// The store has answered what was asked at `asked`.
+    /// The store answered the request that was sent at `asked`.
     pub fn answered(&mut self, asked: Duration, answer: Answer) -> Change {
         if matches!(answer, Answer::Failed) {
             return self.failed(asked);
@@ -250,12 +250,12 @@ impl Lease {
                 }
                 self.answers()
             }
-            // Answers to another question.
+            // The answer belongs to another request.
             (Phase::Holding | Phase::CutOff { .. }, _) => Change::None,
         }
     }
 
-    /// This agent's lease is another's, as its own writes have shown or it has given it back itself.
+    /// Another agent has this agent's lease, as its own writes showed, or this agent returned it.
     pub fn lose(&mut self) -> Change {
         self.phase = Phase::Lost;
         self.until = Duration::ZERO;

@@ -1,8 +1,8 @@
-//! Active and standby: which agent of a group is in charge, and how the others know that it no longer is.
+//! Active and standby: which agent of a group is active, and how the others know that it no longer is.
 //!
-//! A store grants a [`Lease`] for a short time together with a fencing token, a number that only grows. Its holder renews it four times as
-//! often as it must. Questions to the store, their answers and the time come in from outside. A [`Fence`] is what the lease opens: who writes to
-//! a data plane needs a [`Pass`] for each request, and gets one only while no other agent can be in charge.
+//! A store grants a [`Lease`] for a short time together with a fencing token, a number that only grows. The holder renews it four times per
+//! period. Requests to the store, answers and the time come from outside. The lease opens a [`Fence`]: each request that writes to a data
+//! plane needs a [`Pass`], which the fence issues only while no other agent can be active.
 #![forbid(unsafe_code)]
 
 mod fence;

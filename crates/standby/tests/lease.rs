@@ -1,4 +1,4 @@
-//! The lease of several agents at one store, as plain functions: who is in charge, and when.
+//! The lease of several agents at one store, as pure functions: which one is active, and when.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -11,11 +11,11 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// What Redis does with the scripts of the journal.
+/// Behaves as Redis with the scripts of the journal.
 #[derive(Default)]
 struct Store {
     token: Option<u64>,
-    /// Text and when it runs out.
+    /// Text, and when it expires.
     lease: Option<(String, Duration)>,
 }
 
@@ -74,7 +74,7 @@ fn holder(name: &str) -> Holder {
     }
 }
 
-/// An agent that asks and has its answer at once.
+/// An agent that asks and is answered at once.
 struct Agent {
     me: Holder,
     lease: Lease,
@@ -192,17 +192,17 @@ fn who_was_cut_off_steps_down_when_the_other_keeps_the_lease() {
     assert!(now >= ms(1100) + UNDECIDED && now < ms(1700) + UNDECIDED, "{now:?}");
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Debug)]
 enum Step {
     Pass(u64),
     Ask(usize),
-    /// The store hears of a question.
+    /// The store receives a request.
     Arrive(usize),
-    /// Its answer comes back, or never.
+    /// Its answer arrives, or never does.
     Deliver(usize),
     Fail(usize),
-    /// The agent is replaced by another one; the others may know.
+    /// Another agent replaces this one; the others may know.
     Die(usize, bool),
 }
 
@@ -229,7 +229,7 @@ enum Under {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Questions and answers are late, lost and in any order; the store itself keeps what it has.
+    /// Requests and answers are late, lost, and in any order; the store keeps its data.
     #[test]
     fn at_most_one_is_in_charge_by_the_clock(steps in prop::collection::vec(step(), 1..200)) {
         let (mut store, mut now, mut born) = (Store::default(), Duration::ZERO, 0);

@@ -1,10 +1,10 @@
-//! The headers that are wanted, from the lines behind the start line.
+//! The needed headers, from the lines after the start line.
 
 use super::lines::{is_blank, split_line, trim};
 use memchr::memchr;
 use std::borrow::Cow;
 
-/// The values of the wanted headers; the first of several with one name counts, except that all of Via are counted.
+/// The values of the needed headers. The first of several with one name counts, except that all Via values are counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Headers<'a> {
     pub(crate) call_id: Cow<'a, [u8]>,
@@ -56,7 +56,7 @@ fn name_of(text: &[u8]) -> Option<Name> {
 }
 
 impl<'a> Headers<'a> {
-    /// Read header lines until the empty line; what follows it is the body.
+    /// Reads header lines until the empty line, which the body follows.
     pub(crate) fn read(mut rest: &'a [u8]) -> (Self, &'a [u8]) {
         let mut headers = Self::default();
         while !rest.is_empty() {
@@ -70,7 +70,7 @@ impl<'a> Headers<'a> {
                 continue;
             };
             let mut value = Cow::Borrowed(trim(&line[colon + 1..]));
-            // A line that begins with a blank goes on with the header before it.
+            // A line that begins with a blank continues the header before it.
             while rest.first().is_some_and(|&byte| is_blank(byte)) {
                 let (line, after) = split_line(rest);
                 rest = after;
@@ -120,7 +120,7 @@ fn elements(value: &[u8]) -> usize {
     if value.is_empty() { 0 } else { commas + 1 }
 }
 
-/// The bytes that are in no quoted string, with their offsets. A quote that is never closed is a byte like any other.
+/// The bytes outside quoted strings, with their offsets. An unclosed quote is an ordinary byte.
 pub(crate) fn outside_quotes(value: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -146,7 +146,8 @@ fn quoted_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The URI of From or To (RFC 3261 section 20.10): what stands in angle brackets; without them all before the first parameter, which is the header's.
+/// The URI of From or To (RFC 3261 section 20.10): the text in angle brackets. Without brackets, the text before the first parameter, which
+/// belongs to the header.
 pub(crate) fn uri(value: &[u8]) -> &[u8] {
     let open = outside_quotes(value).find(|(_, byte)| *byte == b'<').map(|(at, _)| at + 1);
     let (rest, ends): (&[u8], &[u8]) = match open {
@@ -157,7 +158,7 @@ pub(crate) fn uri(value: &[u8]) -> &[u8] {
     trim(&rest[..end])
 }
 
-/// The value of a header's parameter: never one inside the display name or the URI.
+/// The value of a header's parameter, never of one inside the display name or the URI.
 pub(crate) fn parameter<'a>(value: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
     let after_uri = outside_quotes(value)
         .filter(|(_, byte)| *byte == b'>')

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use thiserror::Error;
 
-/// Why bytes are no SIP message.
+/// Why bytes are not a SIP message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SipError {
     #[error("{0:?} is no SIP start line")]
@@ -24,12 +24,12 @@ pub enum Start<'a> {
     Response { status: u16, phrase: &'a [u8] },
 }
 
-/// What one message says of its dialog.
+/// What one message tells about its dialog.
 #[derive(Clone, Debug)]
 pub struct Message<'a> {
     pub start: Start<'a>,
     headers: Headers<'a>,
-    /// Both tags are read while parsing, because every copy is asked for them several times.
+    /// Both tags are read while parsing, because each message needs them several times.
     from_tag: Cow<'a, [u8]>,
     to_tag: Cow<'a, [u8]>,
     pub body: &'a [u8],
@@ -44,10 +44,10 @@ fn tag<'a>(header: &Cow<'a, [u8]>) -> Cow<'a, [u8]> {
 }
 
 impl<'a> Message<'a> {
-    /// Read one message.
+    /// Reads one message.
     ///
     /// # Errors
-    /// The start line or the Call-ID cannot be made out.
+    /// The start line or the Call-ID is unreadable.
     pub fn parse(data: &'a [u8]) -> Result<Self, SipError> {
         // Blank lines before a message are keep-alives of its connection (RFC 3261 section 7.5).
         let begin = data
@@ -71,7 +71,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Whether a payload of kind SIP holds no message but a keep-alive.
+    /// Whether a payload of kind SIP is only a keep-alive.
     #[must_use]
     pub fn is_keepalive(data: &[u8]) -> bool {
         data.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0 | b' ' | b'\t'))
@@ -154,7 +154,7 @@ impl<'a> Message<'a> {
         &self.headers.reason
     }
 
-    /// The method that a request has or a response answers; empty if it cannot be told.
+    /// The method that a request has or a response answers; empty if unknown.
     #[must_use]
     pub fn cseq_method(&self) -> &[u8] {
         let mut words = words(&self.headers.cseq);
@@ -178,25 +178,25 @@ impl<'a> Message<'a> {
         Via::parse(&self.headers.via)
     }
 
-    /// How many Via values there are. A request with more than one was forwarded by a proxy: its transport address is not its sender's.
+    /// Number of Via values. A proxy forwarded a request with more than one: its transport address is not its sender's.
     #[must_use]
     pub fn vias(&self) -> usize {
         self.headers.vias
     }
 
-    /// How many Record-Route values there are: proxies that stay in the dialog's path.
+    /// Number of Record-Route values, of proxies that stay in the dialog's path.
     #[must_use]
     pub fn record_routes(&self) -> usize {
         self.headers.record_routes
     }
 
-    /// The session description in the body, also as one part of several.
+    /// The session description in the body, also if it is one part of several.
     #[must_use]
     pub fn sdp(&self) -> Option<&Sdp<'a>> {
         self.sdp.get_or_init(|| Sdp::parse(self.body)).as_ref()
     }
 
-    /// The Call-ID without a copy, if it stands in one line.
+    /// The Call-ID without a copy, if it is in one line.
     #[must_use]
     pub fn into_call_id(self) -> Cow<'a, [u8]> {
         self.headers.call_id

@@ -1,6 +1,6 @@
-//! What a SIP message says of its dialog and of its media.
+//! What a SIP message tells about its dialog and its media.
 //!
-//! Any line end, folding, compact names and blanks before the colon are taken: a BYE must not be missed because something in it is odd.
+//! Any line end, folding, compact names and blanks before the colon are accepted: unusual syntax must not hide a BYE.
 
 mod headers;
 mod lines;

@@ -1,4 +1,4 @@
-//! Session descriptions (RFC 8866): where media is to be sent, and how.
+//! Session descriptions (RFC 8866): where and how media is sent.
 
 use super::lines::{number, split_line, trim, words};
 use super::via::address;
@@ -23,7 +23,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format<'a> {
     pub payload_type: u8,
-    /// As sent: names are compared without regard to case.
+    /// As sent; names are compared without case.
     pub name: &'a [u8],
     /// Hz.
     pub clock_rate: u32,
@@ -36,7 +36,7 @@ pub struct SdpMedia<'a> {
     pub kind: &'a [u8],
     /// 0: the line is rejected.
     pub port: u16,
-    /// Of its own c= or the session's; `None` where that names no address.
+    /// Of its own c= or the session's; `None` if that has no address.
     pub address: Option<IpAddr>,
     pub direction: Direction,
     pub formats: Vec<Format<'a>>,
@@ -45,19 +45,19 @@ pub struct SdpMedia<'a> {
     /// `a=rtcp` (RFC 3605).
     pub rtcp_port: Option<u16>,
     pub rtcp_address: Option<IpAddr>,
-    /// `a=rtcp-mux` (RFC 5761): RTCP comes to the RTP port.
+    /// `a=rtcp-mux` (RFC 5761): RTCP uses the RTP port.
     pub rtcp_mux: bool,
 }
 
 impl SdpMedia<'_> {
-    /// Where the party wants RTP; `None` when the line is rejected or on hold by a null address, and where no address is named.
+    /// Where the party wants RTP; `None` if the line is rejected, on hold by a null address, or has no address.
     #[must_use]
     pub fn rtp(&self) -> Option<Endpoint> {
         let address = self.address.filter(|address| !address.is_unspecified())?;
         (self.port != 0).then(|| Endpoint::new(address, self.port))
     }
 
-    /// Where the party wants RTCP: what `a=rtcp` says, with `a=rtcp-mux` the RTP port, else the next one (RFC 3550 section 11).
+    /// Where the party wants RTCP: the address of `a=rtcp`, with `a=rtcp-mux` the RTP port, otherwise the next one (RFC 3550 section 11).
     #[must_use]
     pub fn rtcp(&self) -> Option<Endpoint> {
         let rtp = self.rtp()?;
@@ -85,14 +85,14 @@ pub struct Sdp<'a> {
 }
 
 impl<'a> Sdp<'a> {
-    /// Read a body, of which the description may be one part. Lines that do not follow the RFC are passed over. `None` without a description.
+    /// Reads a body, which may have the description as one part. Lines that violate the RFC are ignored. `None` without a description.
     #[must_use]
     pub fn parse(body: &'a [u8]) -> Option<Self> {
         let mut session = SdpMedia::default();
         let mut media: Vec<SdpMedia> = Vec::new();
         let mut rest = body;
         loop {
-            // The description begins with v=; before it there may be the head of a multipart body.
+            // The description begins with v=. The head of a multipart body may precede it.
             if rest.is_empty() {
                 return None;
             }
@@ -110,7 +110,7 @@ impl<'a> Sdp<'a> {
                 [b'm', b'=', text @ ..] => media.extend(media_line(text, &session)),
                 [b'c', b'=', text @ ..] => connection(text, media.last_mut().unwrap_or(&mut session)),
                 [b'a', b'=', text @ ..] => attribute(trim(text), media.last_mut().unwrap_or(&mut session)),
-                // The boundary behind a multipart body's description.
+                // The boundary after a multipart body's description.
                 [b'-', b'-', ..] if !media.is_empty() => break,
                 _ => {}
             }
@@ -119,7 +119,7 @@ impl<'a> Sdp<'a> {
     }
 }
 
-/// A new line has what the session says of all of them.
+/// A new line with the session's values for all lines.
 fn media_line<'a>(text: &'a [u8], session: &SdpMedia<'a>) -> Option<SdpMedia<'a>> {
     let mut words = words(text);
     let (kind, port, protocol) = (words.next()?, words.next()?, words.next());
@@ -179,7 +179,7 @@ fn static_format(payload_type: u32) -> Option<Format<'static>> {
     })
 }
 
-/// What `a=rtpmap` says of a payload type goes before what is static.
+/// `a=rtpmap` of a payload type overrides the static assignment.
 fn add_format<'a>(formats: &mut Vec<Format<'a>>, added: Format<'a>) {
     if let Some(known) = formats.iter_mut().find(|known| known.payload_type == added.payload_type) {
         *known = added;

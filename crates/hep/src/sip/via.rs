@@ -11,7 +11,7 @@ pub struct Via<'a> {
     /// Host of sent-by: a name or an address, IPv6 in brackets.
     pub host: &'a [u8],
     pub port: Option<u16>,
-    /// Where the server that received the message saw it come from.
+    /// The source address that the receiving server saw.
     pub received: Option<IpAddr>,
     pub rport: Option<u16>,
 }
@@ -42,7 +42,7 @@ impl<'a> Via<'a> {
         })
     }
 
-    /// Where the message came from: `received` and `rport` before sent-by. `None` where only a name says it.
+    /// The message's source: `received` and `rport`, otherwise sent-by. `None` if only a name is given.
     #[must_use]
     pub fn source(&self) -> Option<Endpoint> {
         let host = self.received.or_else(|| address(self.host))?;
