@@ -1,23 +1,23 @@
-//! Commands of one's own, without cookie.
+//! Builds the agent's own commands, without cookie.
 
 use crate::error::{Fault, ParseError};
 use crate::words::Words;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// The longest session time-out that was tried on a relay, s; 0 is refused with E3.
+/// The longest session time-out that was tried on a relay, s. A relay rejects 0 with E3.
 const MOST_SECONDS: u32 = 2_000_000_000;
 
-/// The session of a command that is built.
+/// The session of a command to build.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     pub call_id: &'a [u8],
-    /// With or without a media index, as it is to be sent.
+    /// As sent, with or without a media index.
     pub from: &'a [u8],
     pub to: Option<&'a [u8]>,
 }
 
-/// One word that stays one word, and no `&&`.
+/// Checks that a text is one word and not `&&`.
 fn word(text: &[u8]) -> Result<&[u8], ParseError> {
     let whole = Words::new(text).next().is_some_and(|(_, word)| word == text);
     if whole && text != b"&&" && !text.contains(&0) {
@@ -70,8 +70,8 @@ pub fn update(
     Ok(out)
 }
 
-/// L. Without an address it is the keep-alive `L callid - 0 from;N to;N`, which restarts the session's timer and opens no window for
-/// latching anew; `ttl` adds `&& T<seconds>` (relays with capability 20210524).
+/// L. Without an address it is the keep-alive `L callid - 0 from;N to;N`, which restarts the session's timer and does not restart latching.
+/// `ttl` adds `&& T<seconds>` (relays with capability 20210524).
 ///
 /// # Errors
 /// A part is not one word, or the time-out is out of range.
@@ -83,7 +83,7 @@ pub fn lookup(modifiers: &[u8], target: Target, address: Option<IpAddr>, port: u
     Ok(out)
 }
 
-/// D: of all media when the tags have no index, else of one.
+/// D: of all media if the tags have no index, otherwise of one.
 ///
 /// # Errors
 /// A part is not one word.
@@ -96,7 +96,7 @@ pub fn delete(target: Target, weak: bool) -> Result<Vec<u8>, ParseError> {
 /// Q; `ttl` adds the sub-command that sets the session's time-out (see [`set_ttl`]).
 ///
 /// # Errors
-/// A part is not one word, the time-out is out of range, or counters are named without a to-tag: the relay would take the first for it.
+/// A part is not one word, the time-out is out of range, or counters are named without a to-tag (which the relay would misread).
 pub fn query(target: Target, counters: &[&[u8]], verbose: bool, ttl: Option<u32>) -> Result<Vec<u8>, ParseError> {
     if target.to.is_none() && !counters.is_empty() {
         return Err(ParseError::new(Fault::CountersWithoutToTag, 0));
@@ -126,11 +126,11 @@ pub fn version() -> Vec<u8> {
     b"V".to_vec()
 }
 
-/// VF: asks whether the relay has the capability of a date (see [`crate::capability`]).
+/// VF: asks whether the relay has the capability with a date (see [`crate::capability`]).
 #[must_use]
 pub fn capability(date: u32) -> Vec<u8> {
     let mut out = String::from("VF ");
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = write!(out, "{date:08}");
     out.into_bytes()
 }

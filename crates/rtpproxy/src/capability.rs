@@ -1,6 +1,6 @@
-//! The capability dates of VF, and which keep-alive a relay allows.
+//! The capability dates of VF, and the keep-alive that a relay allows.
 //!
-//! Meanings up to 20230424 are rtpproxy's own; of later dates as measured against rtpproxy 2.2.1 and 3.2.
+//! Meanings up to 20230424 are rtpproxy's own; those of later dates were measured with rtpproxy 2.2.1 and 3.2.
 
 pub const BASIC: u32 = 20_040_107;
 pub const MULTIPLE_STREAMS: u32 = 20_050_322;
@@ -29,7 +29,7 @@ pub const OFFER_AND_ANSWER: u32 = 20_260_308;
 /// Of shunt-relay alone: [`crate::listing`].
 pub const SESSION_LISTING: u32 = 20_261_124;
 
-/// Each date with what a relay that answers VF with 1 can do.
+/// Each date, with the ability of a relay that answers VF with 1.
 pub const MEANINGS: [(u32, &str); 25] = [
     (BASIC, "basic protocol: U L D V"),
     (MULTIPLE_STREAMS, "several media in one call (tag;N), music on hold (P, S)"),
@@ -61,7 +61,7 @@ pub const MEANINGS: [(u32, &str); 25] = [
     (SESSION_LISTING, "list of sessions, command Is (shunt-relay)"),
 ];
 
-/// The dates that OpenSIPS 4.1 asks for, in its order; without the first it does not use the relay.
+/// The dates that OpenSIPS 4.1 queries, in its order. It uses no relay without the first.
 pub const OPENSIPS_HANDSHAKE: [u32; 11] = [
     MULTIPLE_STREAMS,
     RESIZE,
@@ -75,9 +75,9 @@ pub const OPENSIPS_HANDSHAKE: [u32; 11] = [
     COPY,
     SUBCOMMANDS,
 ];
-/// The dates that Kamailio 5.6 asks for.
+/// The dates that Kamailio 5.6 queries.
 pub const KAMAILIO_HANDSHAKE: [u32; 3] = [MULTIPLE_STREAMS, RESIZE, CODECS];
-/// The dates that a proxy asks its relay for.
+/// The dates that a proxy queries at its relay.
 pub const AGENT_HANDSHAKE: [u32; 5] = [TTL_SUBCOMMAND, TTL_MODIFIER, QUERY, SUBCOMMANDS, NOTIFY];
 
 /// How to keep the session of an offloaded stream alive.
@@ -91,7 +91,7 @@ pub enum KeepAlive {
     Lookup,
 }
 
-/// The best keep-alive of a relay; `has` says which dates it answered with 1. A date that was not asked for counts as no.
+/// The best keep-alive of a relay. `has` names the dates that it answered with 1; an unqueried date counts as missing.
 pub fn keepalive(has: impl Fn(u32) -> bool) -> KeepAlive {
     if has(TTL_SUBCOMMAND) {
         KeepAlive::TtlSubcommand
@@ -102,7 +102,7 @@ pub fn keepalive(has: impl Fn(u32) -> bool) -> KeepAlive {
     }
 }
 
-/// Whether Q is safe. rtpengine answers Q but corrupts the call's lock, and says no to its date.
+/// Whether Q is safe. rtpengine answers Q but corrupts the call's lock; it denies Q's date.
 pub fn may_query(has: impl Fn(u32) -> bool) -> bool {
     has(QUERY)
 }

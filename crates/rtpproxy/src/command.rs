@@ -1,4 +1,4 @@
-//! A command: its verb, what it is about, and its sub-commands.
+//! A command: its verb, its subject, and its sub-commands.
 
 use crate::error::{Fault, ParseError};
 use crate::media::Media;
@@ -14,13 +14,13 @@ pub struct Command<'a> {
     pub request: Request<'a>,
     /// The text after the verb, as sent.
     pub modifiers: &'a [u8],
-    /// Arguments without a field of their own: counter names of Q and G, the date of VF, the target of C, file and codecs of P.
+    /// Arguments without a field here: counter names of Q and G, the date of VF, the target of C, file and codecs of P.
     pub arguments: Vec<&'a [u8]>,
-    /// What followed each `&&`, without the blanks around it.
+    /// The text after each `&&`, without surrounding blanks.
     pub subcommands: Vec<&'a [u8]>,
 }
 
-/// What a command asks for.
+/// The request of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// U: an offer.
@@ -35,7 +35,7 @@ pub enum Request<'a> {
     Stream(StreamVerb, Session<'a>),
     /// V.
     Version,
-    /// VF; the date is the first of the arguments.
+    /// VF; the first argument is the date.
     Capability,
     /// I.
     Info,
@@ -43,7 +43,7 @@ pub enum Request<'a> {
     Statistics,
     /// X.
     DeleteAll,
-    /// A verb that no known version has: a newer relay may know it.
+    /// A verb unknown in all versions. A newer relay may know it.
     Unknown,
 }
 
@@ -62,7 +62,7 @@ pub enum StreamVerb {
     StopRecording,
 }
 
-/// The session that a command is about.
+/// The session that a command names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session<'a> {
     pub call_id: &'a [u8],
@@ -72,20 +72,20 @@ pub struct Session<'a> {
 
 type Word<'a> = (usize, &'a [u8]);
 
-/// The parts of a command before they are read.
+/// The unparsed parts of a command.
 struct Parts<'a> {
     verb: char,
     args: Vec<Word<'a>>,
-    /// Where an argument would follow.
+    /// Where the next argument would begin.
     end: usize,
 }
 
 impl<'a> Command<'a> {
-    /// Read a command (without cookie; a line end is dropped).
+    /// Reads a command (without cookie; drops a line end).
     ///
     /// # Errors
-    /// For what rtpproxy itself calls malformed: too few arguments for the verb, a port that is no number, a modifier without the argument
-    /// that it needs, a NUL byte. Unknown verbs, unknown modifiers and arguments too many are kept.
+    /// As rtpproxy: too few arguments for the verb, a port that is not a number, a modifier without its argument, a NUL byte.
+    /// Unknown verbs, unknown modifiers and extra arguments are kept.
     pub fn parse(body: &'a [u8]) -> Result<Self, ParseError> {
         let raw = trim_line_end(body);
         if let Some(at) = raw.iter().position(|&byte| byte == 0) {
@@ -123,7 +123,7 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// The session that the command is about, if it is about one.
+    /// The session that the command names, if any.
     #[must_use]
     pub fn session(&self) -> Option<&Session<'a>> {
         match &self.request {
@@ -133,7 +133,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// U's or L's own part.
+    /// The part that only U and L have.
     #[must_use]
     pub fn media(&self) -> Option<&Media<'a>> {
         match &self.request {
@@ -142,7 +142,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether a letter is among the modifiers, in either case. Not for U and L, where letters have arguments: [`Media::flags`].
+    /// Whether a letter, in either case, is among the modifiers. Not for U and L, whose letters have arguments: [`Media::flags`].
     #[must_use]
     pub fn has_modifier(&self, letter: u8) -> bool {
         self.modifiers.iter().any(|byte| byte.eq_ignore_ascii_case(&letter))
@@ -157,7 +157,7 @@ impl<'a> Command<'a> {
     /// The answer in `U callid ip port f;1 t;1 && L ip2 port2`, with the Call-ID and the tags of the U.
     ///
     /// # Errors
-    /// There is such a sub-command and it cannot be read.
+    /// The sub-command exists but is malformed.
     pub fn sub_lookup(&self) -> Result<Option<Media<'a>>, ParseError> {
         let Some(outer) = self.media() else { return Ok(None) };
         for part in &self.subcommands {
@@ -174,7 +174,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// The verb in upper case (`v` for VF, `?` for an unknown one), and what follows it.
+/// The verb in upper case (`v` for VF, `?` for an unknown one), and the text after it.
 fn split_verb(word: &[u8]) -> (char, &[u8]) {
     if word.eq_ignore_ascii_case(b"VF") {
         return ('v', &[]);
@@ -242,7 +242,7 @@ impl<'a> Parts<'a> {
         self.session(tag).map(|(session, rest)| (Request::Stream(verb, session), rest))
     }
 
-    /// The session of `VERB callid … from [to] …`, where the from-tag is the argument number `tag`; and all other arguments.
+    /// The session of `VERB callid … from [to] …`, whose argument number `tag` is the from-tag; and all other arguments.
     fn session(&self, tag: usize) -> Result<(Session<'a>, Vec<&'a [u8]>), ParseError> {
         let names: &[&'static str] = match tag {
             1 => &["call-id", "from-tag"],

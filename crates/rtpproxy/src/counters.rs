@@ -5,7 +5,7 @@ use crate::error::{Fault, ParseError};
 use crate::reply::Reply;
 use crate::words::{Words, number};
 
-/// The counters of a Q that names none, in the order of its reply.
+/// The counters of a Q without names, in the order of its reply.
 pub const DEFAULT_COUNTERS: [&[u8]; 5] = [b"ttl", b"npkts_ina", b"npkts_ino", b"nrelayed", b"ndropped"];
 
 /// One counter of a reply.
@@ -31,10 +31,10 @@ impl Counter<'_> {
     }
 }
 
-/// The counters of a reply to Q, by the names that the command asked for, the default five, or `name=value` (modifier v).
+/// The counters of a reply to Q, by the requested names, the default five, or `name=value` (modifier v).
 ///
 /// # Errors
-/// The command is no Q, or the reply does not fit it; so with an error reply.
+/// The command is not Q, or the reply does not fit it, such as an error reply.
 pub fn query_counters<'a>(command: &Command<'a>, reply: &'a [u8]) -> Result<Vec<Counter<'a>>, ParseError> {
     let Request::Query(_) = command.request else {
         return Err(ParseError::new(Fault::Counters, 0));
@@ -71,12 +71,12 @@ pub fn query_counters<'a>(command: &Command<'a>, reply: &'a [u8]) -> Result<Vec<
     }
 }
 
-/// Add counts to a reply to Q, in whatever form it has; all else stays as it is, byte for byte. `add` says how much, by the counter's name.
+/// Adds counts to a reply to Q in any form. All other bytes stay. `add` gives the amount by the counter's name.
 ///
-/// An error reply comes back as it is, and so do fractions.
+/// Error replies and fractions stay unchanged.
 ///
 /// # Errors
-/// The reply does not fit the command; it can be passed on untouched.
+/// The reply does not fit the command; it can be forwarded unchanged.
 pub fn add_counts(command: &Command, reply: &[u8], add: impl Fn(&[u8]) -> u64) -> Result<Vec<u8>, ParseError> {
     if Reply::new(reply).error().is_some() {
         return Ok(reply.to_vec());

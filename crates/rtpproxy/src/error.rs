@@ -1,16 +1,16 @@
-//! Why bytes are no command, and the error numbers of replies.
+//! Why bytes are not a command, and the error numbers of replies.
 
 use std::fmt;
 use thiserror::Error;
 
-/// What is wrong with a command or reply.
+/// The fault of a command or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     #[error("no cookie")]
     NoCookie,
     #[error("no command")]
     NoCommand,
-    /// Programs in C would read less than this crate does.
+    /// C programs would read less than this crate does.
     #[error("NUL byte")]
     Nul,
     #[error("nothing after &&")]
@@ -42,7 +42,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The error number with which rtpproxy answers such a command.
+    /// rtpproxy's error number for such a command.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
@@ -58,7 +58,7 @@ impl Fault {
     }
 }
 
-/// Bytes that are not what the protocol has there; `at` is the offset into what was read.
+/// Bytes that violate the protocol; `at` is their offset in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{fault} at byte {at}")]
 pub struct ParseError {
@@ -108,7 +108,7 @@ impl ErrorCode {
     pub const OVERLOAD: Self = Self(98);
     pub const DRAINING: Self = Self(99);
 
-    /// (name, meaning) as rtpproxy 3.2 gives the numbers; `None` for a number that it does not have.
+    /// (name, meaning) of rtpproxy 3.2; `None` for a number that it does not use.
     #[must_use]
     pub fn describe(self) -> Option<(&'static str, &'static str)> {
         Some(match self.0 {

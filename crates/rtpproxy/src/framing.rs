@@ -1,7 +1,7 @@
-//! Control sockets' addresses, and where a command or reply ends in a stream.
+//! Addresses of control sockets, and the end of a command or reply in a stream.
 //!
-//! Datagram: `<cookie> <command>`, answered by `<cookie> <reply>\n`. Stream (tcp, cunix, unix): no cookie; a newline ends a command and a
-//! reply, except that the reply to I has several lines.
+//! Datagram: `<cookie> <command>`, answered by `<cookie> <reply>\n`. Stream (tcp, cunix, unix): no cookie. A newline ends a command and a
+//! reply; only the reply to I has several lines.
 
 use crate::words::{number, trim_line_end};
 use std::fmt;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The longest command in bytes: rtpproxy's own buffer.
+/// The longest command in bytes, as rtpproxy's buffer.
 pub const MAX_COMMAND: usize = 8192;
-/// The longest reply in bytes that is accepted from a relay.
+/// The longest accepted reply of a relay, in bytes.
 pub const MAX_REPLY: usize = 65536;
 /// `sun_path` without its NUL.
 const MAX_PATH: usize = 107;
@@ -24,11 +24,11 @@ pub enum ControlAddress {
     Tcp(SocketAddr),
     /// One command per connection.
     Unix(PathBuf),
-    /// A connection that stays.
+    /// A persistent connection.
     Cunix(PathBuf),
 }
 
-/// Why a text is no control socket.
+/// Why a text is not a control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a control socket: expected udp:, udp6:, tcp:, tcp6: with ADDRESS:PORT, or unix: or cunix: with a path")]
 pub struct AddressError(String);
@@ -36,7 +36,7 @@ pub struct AddressError(String);
 impl FromStr for ControlAddress {
     type Err = AddressError;
 
-    /// `udp:ADDRESS:PORT` (also udp6, tcp, tcp6), `unix:PATH`, `cunix:PATH`, or a bare path (unix). `*` is every address.
+    /// `udp:ADDRESS:PORT` (also udp6, tcp, tcp6), `unix:PATH`, `cunix:PATH`, or a bare path (unix). `*` means every address.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError(text.to_owned());
         let path = |path: &str| {
@@ -82,14 +82,14 @@ impl fmt::Display for ControlAddress {
     }
 }
 
-/// The first whole line of a stream's buffer without its end, and how many bytes it takes there; `None` if there is none yet.
+/// The first whole line in a stream's buffer without its end, and its number of bytes there; `None` if it is incomplete.
 #[must_use]
 pub fn take_line(buffer: &[u8]) -> Option<(&[u8], usize)> {
     let end = buffer.iter().position(|&byte| byte == b'\n')?;
     Some((trim_line_end(&buffer[..end]), end + 1))
 }
 
-/// How many bytes the reply to a command takes at the start of a stream's buffer; `None` while it is not complete.
+/// Length in bytes of the reply at the start of a stream's buffer; `None` while it is incomplete.
 ///
 /// The last line of the reply to I is `packets transmitted:`, or with modifier l `average load:`.
 #[must_use]

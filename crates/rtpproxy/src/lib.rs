@@ -35,13 +35,13 @@ pub use rewrite::{datagram, keepalive_modifiers, line, splice_reply, with_new_po
 pub use subcommand::Subcommand;
 pub use tag::Tag;
 
-/// What V is answered with: the date of the basic protocol.
+/// The answer to V: the date of the basic protocol.
 pub const PROTOCOL_VERSION: u32 = 20_040_107;
 
-/// Split a datagram into its cookie and the command or reply, without the line end; the body may be empty.
+/// Splits a datagram into its cookie and the command or reply, without the line end; the body may be empty.
 ///
 /// # Errors
-/// There is not even a cookie.
+/// The datagram has no cookie.
 pub fn split_datagram(data: &[u8]) -> Result<(&[u8], &[u8]), ParseError> {
     let mut words = words::Words::new(data);
     let (at, cookie) = words.next().ok_or(ParseError::new(Fault::NoCookie, 0))?;

@@ -11,7 +11,7 @@ use crate::words::{Words, number};
 use shunt_net::Endpoint;
 use std::fmt::Write as _;
 
-/// Bytes of a reply that are filled, so that it fits a datagram with its cookie.
+/// Usable bytes of a reply, so that it fits a datagram with its cookie.
 const FULL: usize = 16_000;
 
 /// One party of a session.
@@ -34,9 +34,9 @@ pub struct Record<'a> {
     pub to: Option<&'a [u8]>,
     /// The media time-out, s.
     pub ttl: u64,
-    /// The answer came.
+    /// Whether it was answered.
     pub complete: bool,
-    /// Whom the first U described.
+    /// The party that the first U described.
     pub caller: Party,
     pub callee: Party,
     /// Notify socket and tag, URL-encoded.
@@ -44,7 +44,7 @@ pub struct Record<'a> {
 }
 
 fn write_endpoint(out: &mut String, endpoint: Option<Endpoint>) {
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = match endpoint {
         Some(endpoint) => write!(out, "{endpoint}/"),
         None => write!(out, "-/"),
@@ -138,7 +138,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Add the session with this number; false if the reply is full, and the session is for the next one.
+    /// Adds the session with this number; false if the reply is full, and the session belongs to the next one.
     pub fn add(&mut self, number: u64, record: &Record) -> bool {
         if self.records.len() >= FULL {
             self.full = true;
@@ -157,14 +157,14 @@ impl Writer {
     }
 }
 
-/// The command that asks for the sessions behind a number.
+/// The command that requests the sessions after a number.
 #[must_use]
 pub fn ask(after: u64) -> Vec<u8> {
     format!("Is {after}").into_bytes()
 }
 
-/// The number to ask with next (`None`: there are no more) and the sessions of a reply. `None` for what is no such reply; sessions that cannot
-/// be read are left out.
+/// The next number to request (`None`: no more sessions) and the sessions of a reply. `None` for another reply. Malformed sessions are
+/// omitted.
 #[must_use]
 pub fn read(reply: &[u8]) -> Option<(Option<u64>, Vec<Record<'_>>)> {
     let mut parts = split_parts(reply);

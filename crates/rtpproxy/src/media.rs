@@ -1,4 +1,4 @@
-//! U and L: the media address of one party, and the port of the relay that is asked for.
+//! U and L: the media address of one party, and the request for a port of the relay.
 
 use crate::command::Session;
 use crate::error::{Fault, ParseError};
@@ -8,12 +8,12 @@ use crate::words::number;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// The part that U and L have of their own.
+/// The part that only U and L have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Media<'a> {
     pub session: Session<'a>,
     pub flags: MediaFlags<'a>,
-    /// The media address as sent; `-` where there is none.
+    /// The media address as sent; `-` if there is none.
     pub address: &'a [u8],
     pub port: u16,
     pub notify: Option<NotifyArguments<'a>>,
@@ -25,14 +25,14 @@ pub struct NotifyArguments<'a> {
     pub socket: &'a [u8],
     /// Offset of the socket in the command.
     pub at: usize,
-    /// Still URL-encoded: [`crate::notify_line`] makes the line to send.
+    /// Still URL-encoded: [`crate::notify_line`] makes the notice.
     pub tag: Option<&'a [u8]>,
 }
 
 type Word<'a> = (usize, &'a [u8]);
 
 impl<'a> Media<'a> {
-    /// `callid address port from [to] [socket tag] …`. What is left over comes back as well.
+    /// `callid address port from [to] [socket tag] …`. Also returns the remaining arguments.
     pub(crate) fn parse(verb: char, flags: MediaFlags<'a>, args: &[Word<'a>], end: usize) -> Result<(Self, Vec<&'a [u8]>), ParseError> {
         const NAMES: [&str; 4] = ["call-id", "address", "port", "from-tag"];
         if let Some(missing) = NAMES.get(args.len()) {
@@ -83,19 +83,19 @@ impl<'a> Media<'a> {
         })
     }
 
-    /// The address; `None` for `-` and for what is none (a host name).
+    /// The address; `None` for `-` and for a host name.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         parse_address(self.address).map(|address| address.to_canonical())
     }
 
-    /// The media address and port; `None` when there is no address, and for the null address.
+    /// The media address and port; `None` without an address, and for the null address.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         self.ip().filter(|ip| !ip.is_unspecified()).map(|ip| Endpoint::new(ip, self.port))
     }
 
-    /// The null address: hold as RFC 3264 section 8.4 has it of older phones.
+    /// The null address: hold by older phones (RFC 3264 section 8.4).
     #[must_use]
     pub fn on_hold(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
@@ -113,18 +113,18 @@ fn parse_port((at, word): Word) -> Result<u16, ParseError> {
     port.ok_or(ParseError::new(Fault::Port, at))
 }
 
-/// A SIP tag is a token (RFC 3261 section 25.1), which has neither ":" nor "/"; every notify socket has one of them.
+/// A SIP tag is a token (RFC 3261 section 25.1), which has neither ":" nor "/". Every notify socket has one of them.
 fn looks_like_socket(word: &[u8]) -> bool {
     word.iter().any(|byte| matches!(byte, b':' | b'/'))
 }
 
-/// What follows the from-tag: to-tag, notify arguments, and the rest.
+/// The arguments after the from-tag: to-tag, notify arguments, and the remaining ones.
 fn split_rest<'s, 'a>(verb: char, rest: &'s [Word<'a>]) -> (Option<Word<'a>>, &'s [Word<'a>], &'s [Word<'a>]) {
     if verb == 'L' || rest.len() <= 1 {
         return (rest.first().copied(), &[], rest.get(1..).unwrap_or_default());
     }
     if let [first, second] = rest {
-        // `from socket tag`, or Kamailio's `from to socket` of a re-INVITE with timeout_socket set, which rtpproxy reads as socket and tag.
+        // `from socket tag`. Or Kamailio's `from to socket` of a re-INVITE with timeout_socket set, which rtpproxy reads as socket and tag.
         if looks_like_socket(second.1) && !looks_like_socket(first.1) {
             return (Some(*first), &rest[1..], &[]);
         }

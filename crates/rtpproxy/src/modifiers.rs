@@ -4,7 +4,7 @@ use crate::error::{Fault, ParseError};
 use crate::words::number;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Digits of Z and t; more are no number that a relay takes.
+/// Digits of Z and t. No relay accepts a longer number.
 const MOST_DIGITS: usize = 10;
 
 /// The argument of a modifier.
@@ -17,14 +17,14 @@ pub enum Value<'a> {
     Label(&'a [u8]),
     /// The list of c as sent: `0,8,101`.
     Codecs(&'a [u8]),
-    /// A letter that no known version has, or t without a number.
+    /// A letter unknown in all versions, or t without a number.
     Unknown,
 }
 
 /// One modifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modifier<'a> {
-    /// Upper case where it is a letter.
+    /// Upper case if it is a letter.
     pub letter: u8,
     pub value: Value<'a>,
     /// With its argument, as sent.
@@ -41,7 +41,7 @@ pub struct Modifiers<'a> {
 }
 
 impl<'a> Modifiers<'a> {
-    /// `text` is what follows the verb. After an error there are no more.
+    /// `text` is the text after the verb. The iterator ends after an error.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0 }
@@ -118,8 +118,8 @@ fn label(text: &[u8]) -> Option<(&[u8], usize)> {
 
 /// The address at the start of `text` and its length there: in brackets, IPv4, or bare IPv6.
 ///
-/// Bare IPv6 may run into a following `c<list>`, whose letter is a hexadecimal digit. OpenSIPS writes addresses in upper case, so the end is
-/// the first one that makes a valid address and has `c` with a digit behind it.
+/// A following `c<list>` may touch bare IPv6, and c is a hexadecimal digit. OpenSIPS writes addresses in upper case, so the address ends at
+/// the first position that makes it valid and precedes `c` and a digit.
 fn address(text: &[u8]) -> Option<(IpAddr, usize)> {
     let parse = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<IpAddr>().ok();
     if text.first() == Some(&b'[') {
@@ -137,7 +137,7 @@ fn address(text: &[u8]) -> Option<(IpAddr, usize)> {
     Some((parse(&text[..end])?, end))
 }
 
-/// Modifiers E and I: a side of a relay that bridges two networks.
+/// Modifiers E and I: the side of a relay that bridges two networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// E: the relay's second address.
@@ -149,13 +149,13 @@ pub enum Direction {
 /// Modifiers A and S; the last one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symmetry {
-    /// A: nothing is latched, packets go to the signalled address.
+    /// A: no latching; packets go to the signalled address.
     Asymmetric,
     /// S: latch even in bridging mode.
     Symmetric,
 }
 
-/// What the modifiers of a U or L ask for.
+/// The request in the modifiers of a U or L.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaFlags<'a> {
     /// The list of c as sent; [`MediaFlags::payload_types`] reads it.
@@ -164,22 +164,22 @@ pub struct MediaFlags<'a> {
     pub resize: Option<u64>,
     /// l: the relay address to use.
     pub local_address: Option<IpAddr>,
-    /// l{name}: the same by the name that the relay has for it.
+    /// l{name}: the same by the relay's name for it.
     pub local_label: Option<&'a [u8]>,
-    /// R: the next hop by which the relay picks its address (automatic bridging).
+    /// R: the next hop by which the relay chooses its address (automatic bridging).
     pub remote_address: Option<IpAddr>,
     /// Session time-out of t, s (OpenSIPS; no rtpproxy up to 3.2 has it).
     pub ttl: Option<u64>,
     pub symmetry: Option<Symmetry>,
-    /// The side of the command's sender, then the side of the address returned.
+    /// The side of the command's sender, then the side of the returned address.
     pub directions: Vec<Direction>,
     /// W: D must clear it with w.
     pub weak: bool,
     /// 6: the media address is IPv6.
     pub ipv6: bool,
-    /// N: the relay takes a new port, so the port of a live leg changes.
+    /// N: the relay allocates a new port, so the port of a live leg changes.
     pub new_port: bool,
-    /// What no known version has; the relay judges it.
+    /// Letters unknown in all versions; the relay judges them.
     pub unknown: Vec<u8>,
 }
 
@@ -227,7 +227,7 @@ impl<'a> MediaFlags<'a> {
     }
 }
 
-/// Whether `text` is an IPv4 or IPv6 address in full, without brackets.
+/// Whether `text` is a complete IPv4 or IPv6 address without brackets.
 pub(crate) fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     if text.contains(':') {

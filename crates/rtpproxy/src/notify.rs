@@ -1,4 +1,4 @@
-//! Time-out notices: where they go, and what is sent.
+//! Time-out notices: their destination and text.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ pub enum NotifyTarget {
     Tcp(SocketAddr),
 }
 
-/// Why a notify socket cannot be used.
+/// Why a notify socket is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotifyError {
     #[error("notify socket {0:?} is neither tcp:ADDRESS:PORT nor unix:/PATH nor a path")]
@@ -28,11 +28,11 @@ pub enum NotifyError {
 }
 
 impl NotifyTarget {
-    /// Read `tcp:ADDRESS:PORT`, `unix:/PATH` or a bare path: OpenSIPS strips `unix:`. The host `%%CC_SELF%%` is `peer`, where the command
-    /// came from.
+    /// Reads `tcp:ADDRESS:PORT`, `unix:/PATH` or a bare path (OpenSIPS strips `unix:`). The host `%%CC_SELF%%` is `peer`, the command's
+    /// source.
     ///
     /// # Errors
-    /// Other schemes, a host that is no address, `%%CC_SELF%%` of a command that came over a Unix socket.
+    /// Other schemes, a host that is not an address, `%%CC_SELF%%` in a command over a Unix socket.
     pub fn parse(socket: &[u8], peer: Option<IpAddr>) -> Result<Self, NotifyError> {
         let shown = || socket.escape_ascii().to_string();
         let text = std::str::from_utf8(socket).map_err(|_| NotifyError::Scheme(shown()))?;
@@ -67,7 +67,7 @@ impl fmt::Display for NotifyTarget {
     }
 }
 
-/// The line that a relay sends to the notify socket at a media time-out: the tag, URL-decoded, and a newline.
+/// The line that a relay sends to the notify socket at a media time-out: the URL-decoded tag and a newline.
 #[must_use]
 pub fn notify_line(tag: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(tag.len() + 1);

@@ -7,7 +7,7 @@ use shunt_net::Endpoint;
 use std::fmt;
 use std::net::IpAddr;
 
-/// A reply, or one part of a reply to a command with sub-commands, without cookie and line end. What it means depends on the command.
+/// A reply, or one part of a reply to a command with sub-commands, without cookie and line end. Its meaning depends on the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
     pub raw: &'a [u8],
@@ -16,7 +16,7 @@ pub struct Reply<'a> {
 /// A reply that begins with a port: `36884 10.91.1.1`, `36318 fd91:1::1 6`, `0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortReply {
-    /// 0: refused, the answer to L on an unknown session.
+    /// 0: rejected, the answer to L for an unknown session.
     pub port: u16,
     pub address: Option<IpAddr>,
     /// The third word: `6` (rtpproxy, IPv6 only), or `4` or `6` (rtpengine, always).
@@ -33,7 +33,7 @@ pub enum PortsReply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// A line end is dropped.
+    /// Drops a line end.
     #[must_use]
     pub fn new(body: &'a [u8]) -> Self {
         Self { raw: trim_line_end(body) }
@@ -52,13 +52,13 @@ impl<'a> Reply<'a> {
         number(digits, 3).and_then(|code| u16::try_from(code).ok()).map(ErrorCode)
     }
 
-    /// The reply as one number: of V, VF, D, X and S.
+    /// The reply as a number: of V, VF, D, X and S.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         number(trim(self.raw), 19)
     }
 
-    /// The reply as a port; `None` for anything else.
+    /// The reply as a port; `None` for other replies.
     #[must_use]
     pub fn port(&self) -> Option<PortReply> {
         let mut words = self.words().map(|(_, word)| word);
@@ -79,8 +79,8 @@ impl<'a> Reply<'a> {
         Some(PortReply { port, address, family })
     }
 
-    /// Whether the relay has carried out the sub-command `number`, from 0. The first failure, a negative number, ends the others; successes
-    /// without words of their own are left out at the end of the reply. Not for a reply that refuses the command itself.
+    /// Whether the relay executed sub-command `number` (from 0). The first failure, a negative number, ends the sequence. Successes without
+    /// an answer are omitted at the end of the reply. Not for a reply that rejects the command itself.
     #[must_use]
     pub fn has_done(&self, number: usize) -> bool {
         split_parts(self.raw)
@@ -111,7 +111,7 @@ fn part(raw: &[u8]) -> PortsReply<'_> {
     }
 }
 
-/// The text between the `&&`, without the blanks around it.
+/// The text between the `&&`, without surrounding blanks.
 pub(crate) fn split_parts(raw: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut marks = Words::new(raw).filter(|(_, word)| *word == b"&&").map(|(at, _)| at);
     let mut next = Some(0);
@@ -134,7 +134,7 @@ impl PortReply {
         }
     }
 
-    /// The relay's address and port; `None` without either, for port 0 and for the null address.
+    /// The relay's address and port; `None` if one is missing, for port 0 and for the null address.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         let address = self.address.filter(|address| !address.is_unspecified())?;
@@ -172,7 +172,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// `None` if a line is missing; lines that are not known are passed over.
+    /// `None` if a line is missing. Unknown lines are ignored.
     #[must_use]
     pub fn parse(body: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(body).ok()?;

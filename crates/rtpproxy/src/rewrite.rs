@@ -1,4 +1,4 @@
-//! Passing on: the same command with another cookie, with sub-commands added, or with one thing changed.
+//! Forwarding: the same command with another cookie, with added sub-commands, or with one change.
 
 use crate::command::Command;
 use crate::reply::split_parts;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 const SELF: &[u8] = b"%%CC_SELF%%";
 
-/// A datagram: the cookie, the command or reply as it is, and further sub-commands behind it.
+/// A datagram: the cookie, the unchanged command or reply, and added sub-commands.
 #[must_use]
 pub fn datagram(cookie: &[u8], body: &[u8], subcommands: &[&[u8]]) -> Vec<u8> {
     let more: usize = subcommands.iter().map(|part| part.len() + 4).sum();
@@ -18,7 +18,7 @@ pub fn datagram(cookie: &[u8], body: &[u8], subcommands: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The same for a stream, which has no cookies: with the line end.
+/// The same for a stream, which has no cookies but a line end.
 #[must_use]
 pub fn line(body: &[u8], subcommands: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(body.len() + 16 * subcommands.len() + 1);
@@ -35,9 +35,10 @@ fn append(out: &mut Vec<u8>, body: &[u8], subcommands: &[&[u8]]) {
     }
 }
 
-/// The command with `%%CC_SELF%%` in its notify socket replaced by an address; `None` if it is not there.
+/// The command with `%%CC_SELF%%` in its notify socket replaced by an address; `None` if it has none.
 ///
-/// `%%CC_SELF%%` means "whoever sent this command". Behind a proxy that would be the proxy, so it puts in the SIP server's own address.
+/// `%%CC_SELF%%` means the sender of the command. A relay behind a proxy would take the proxy, so the proxy inserts the SIP server's
+/// address.
 #[must_use]
 pub fn with_notify_address(command: &Command, address: IpAddr) -> Option<Vec<u8>> {
     let notify = command.media()?.notify?;
@@ -50,7 +51,7 @@ pub fn with_notify_address(command: &Command, address: IpAddr) -> Option<Vec<u8>
     Some([&command.raw[..at], text.as_bytes(), &command.raw[at + SELF.len()..]].concat())
 }
 
-/// The same U or L with modifier N and without sub-commands: the relay takes another port for the leg that it answers with.
+/// The same U or L with modifier N and without sub-commands: the relay allocates another port for the leg in its answer.
 #[must_use]
 pub fn with_new_port(command: &Command) -> Vec<u8> {
     let mut out = Vec::with_capacity(command.raw.len() + 1);
@@ -67,7 +68,7 @@ pub fn with_new_port(command: &Command) -> Vec<u8> {
     out
 }
 
-/// A reply to U or L whose part `number` (from 0; parts are divided by `&&`) is replaced by another answer.
+/// A reply to U or L with part `number` (from 0; `&&` separates parts) replaced by another answer.
 #[must_use]
 pub fn splice_reply(reply: &[u8], number: usize, answer: &[u8]) -> Vec<u8> {
     let parts: Vec<&[u8]> = split_parts(reply)
@@ -77,9 +78,9 @@ pub fn splice_reply(reply: &[u8], number: usize, answer: &[u8]) -> Vec<u8> {
     parts.join(b" && ".as_slice())
 }
 
-/// The modifiers of a leg's last command as its keep-alive L repeats them.
+/// The modifiers of a leg's last command that its keep-alive L must repeat.
 ///
-/// L overwrites the leg's asymmetric, codec and resize state, so these must be said again. N is left out: it would move the leg to a new port.
+/// L overwrites the leg's asymmetric, codec and resize state. N is omitted, because it would move the leg to a new port.
 #[must_use]
 pub fn keepalive_modifiers(command: &Command) -> Vec<u8> {
     let parts = command.media_modifiers().map_while(Result::ok);

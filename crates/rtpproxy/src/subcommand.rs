@@ -1,4 +1,4 @@
-//! What a sub-command asks for: what follows a `&&`.
+//! The request of a sub-command, the text after a `&&`.
 
 use crate::command::{Command, Session};
 use crate::media::Media;
@@ -13,20 +13,20 @@ const TTL_DIGITS: usize = 10;
 pub enum Subcommand<'a> {
     /// L: the answer, with the Call-ID and the tags of the U.
     Lookup(Box<Media<'a>>),
-    /// D, or Dw for the weak claim: the session ends.
+    /// D, or Dw for the weak claim: ends the session.
     Delete { weak: bool },
-    /// S ttl=, or T of older versions: the session's time-out from now on, s.
+    /// S ttl=, or T of older versions: the session's new time-out, s.
     Ttl(u32),
-    /// C: the packets of another session are sent into this one too.
+    /// C: copies the packets of another session into this one.
     Copy(Session<'a>),
-    /// M: a module of the relay looks at the packets.
+    /// M: a module of the relay inspects the packets.
     Module,
-    /// Another one, or one that cannot be read.
+    /// Another or a malformed one.
     Other,
 }
 
 impl<'a> Command<'a> {
-    /// What the sub-commands ask for, in their order.
+    /// The requests of the sub-commands, in order.
     pub fn steps(&self) -> impl Iterator<Item = Subcommand<'a>> + '_ {
         self.subcommands.iter().map(|raw| self.step(raw))
     }
