@@ -25,6 +25,7 @@ const IDLE_BOUNDS_MS: (u32, u32) = (1_000, 3_600_000);
 /// `$MATCH_PRIORITY` of a media range; ranges do not overlap.
 const PRIORITY: u32 = 1;
 /// Codes of google.rpc.Code.
+const NOT_FOUND: i32 = 5;
 const EXISTS: i32 = 6;
 
 /// Prepares the data plane for the agent. A rejected step is logged and disables its function only.
@@ -141,18 +142,32 @@ async fn compare_media(
     Ok((updates, former))
 }
 
-/// Removes media ranges that the configuration no longer has.
-pub(crate) async fn remove_media(session: &Session, tables: &Tables, former: &[FormerMedia]) -> Result<(), PlaneError> {
+/// Removes media ranges that the configuration no longer has. Returns the removed ranges.
+pub(crate) async fn remove_media(session: &Session, tables: &Tables, former: Vec<FormerMedia>) -> Result<Vec<FormerMedia>, PlaneError> {
     let mut updates = Vec::new();
-    for FormerMedia { range, priority } in former {
-        let Some(table) = &tables.media[usize::from(range.addr.is_ipv6())] else {
-            continue;
-        };
-        let name = format!("end of media range {} to {} of {}", range.first_port, range.last_port, range.addr);
-        tracing::info!("data plane: {name}, which the configuration no longer has");
-        updates.push((name, MediaForm::new(table)?.update(Type::Delete, range, *priority)));
+    for FormerMedia { range, priority } in &former {
+        let table = tables.media[usize::from(range.addr.is_ipv6())].as_ref();
+        let table = table.ok_or_else(|| SchemaError(format!("no media table for {}", range.addr)))?;
+        updates.push(MediaForm::new(table)?.update(Type::Delete, range, *priority));
     }
-    write(session, updates).await
+    let mut removed = Vec::new();
+    for (former, answer) in former.into_iter().zip(session.write(updates, TIMEOUT).await?) {
+        let FormerMedia { range, .. } = former;
+        let name = format!("media range {} to {} of {}", range.first_port, range.last_port, range.addr);
+        match answer {
+            Err(error) if error.code != NOT_FOUND => {
+                tracing::warn!(
+                    "data plane: {name} cannot be removed; the next audit tries again: {}",
+                    error.message
+                );
+            }
+            _ => {
+                tracing::info!("data plane: {name} is removed: the configuration no longer has it");
+                removed.push(former);
+            }
+        }
+    }
+    Ok(removed)
 }
 
 /// Decodes the range of a media table's key.

@@ -26,7 +26,7 @@ pub struct Facts {
     pub filters_sources: bool,
     /// Addresses that a source filter holds.
     pub filter_addresses: usize,
-    /// Media ranges of a former configuration. Entries there are this agent's, and a range is removed with its last entry.
+    /// Media ranges of a former configuration. Entries there are this agent's, and a range is removed after its last entry.
     pub former_media: Vec<FormerMedia>,
 }
 

@@ -39,6 +39,7 @@ mod drops;
 mod engine;
 mod error;
 mod event;
+mod former;
 mod hash;
 mod notice;
 mod pace;

@@ -35,6 +35,8 @@ pub struct Settings {
     pub block_for: Duration,
     /// Minimum pause between two audits; a large table is read less often.
     pub audit_every: Duration,
+    /// How long audits must find a former media range empty before it is removed. A re-INVITE takes a call's entries out meanwhile.
+    pub former_after: Duration,
     /// Closed while another agent may own the data plane: then the plane does not connect or write.
     pub fence: Fence,
 }
@@ -51,6 +53,7 @@ impl Settings {
             entry_idle: Duration::from_secs(30),
             block_for: Duration::from_secs(30),
             audit_every: Duration::from_secs(60),
+            former_after: Duration::from_secs(60),
             fence: Fence::alone(),
         }
     }

@@ -107,6 +107,7 @@ async fn a_former_media_range_stays_the_agents_until_its_last_entry_is_gone() {
         assert_eq!(table.await, [old]);
         assert_eq!(switch.rows("media").len(), 2);
     }
+    moved.former_after = Duration::from_millis(100);
     let mut lab = Lab::start(moved);
     lab.up().await;
     assert_eq!(lab.outcomes(&[Operation::Delete(old.key())]).await, [Outcome::Done]);
@@ -117,6 +118,23 @@ async fn a_former_media_range_stays_the_agents_until_its_last_entry_is_gone() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(switch.rows("media")[0].0[1][..2], 20_000_u16.to_be_bytes());
+    // A call there that was held until now is offloaded again.
+    assert_eq!(lab.outcomes(&[Operation::Insert(old)]).await, [Outcome::Done]);
+    lab.plane.audit();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut found = false;
+    while !found {
+        assert!(Instant::now() < deadline, "no audit shows the entry");
+        let table = lab.until(|event| {
+            if let Event::Table { entries, .. } = event {
+                Some(entries)
+            } else {
+                None
+            }
+        });
+        found = table.await == [old];
+        lab.plane.audit();
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use crate::batch::{Batch, Item};
 use crate::collisions::Collisions;
 use crate::come_up::refresh_greylist;
 use crate::event::{Event, FormerMedia};
+use crate::former::Former;
 use crate::pace::Pace;
 use crate::plane::{Link, Shared};
 use crate::questions;
@@ -61,6 +62,8 @@ enum Done {
     Table(u64, Option<(Vec<RelayEntry>, HashSet<Endpoint>)>),
     Samples(u64),
     Idle(Vec<Idle>),
+    /// These media ranges are removed.
+    Removed(Vec<FormerMedia>),
     Nothing,
 }
 
@@ -85,8 +88,7 @@ pub(crate) struct Engine {
     /// Whether rows of sampled streams are being written.
     sampling: bool,
     greylist_due: Option<Instant>,
-    /// Media ranges of a former configuration that still have entries.
-    former_media: Vec<FormerMedia>,
+    former_media: Former,
     tasks: JoinSet<Done>,
     out: Vec<Event>,
 }
@@ -115,7 +117,7 @@ impl Engine {
             idle_since: HashMap::new(),
             sampling: false,
             greylist_due: None,
-            former_media: Vec::new(),
+            former_media: Former::default(),
             tasks: JoinSet::new(),
             out: Vec::new(),
         }

@@ -69,6 +69,7 @@ impl Engine {
                 self.age(now, &mut idle);
                 self.out.push(Event::IdleTimes(idle));
             }
+            Ok((_, Done::Removed(ranges))) => self.former_media.removed(&ranges),
             Ok((_, Done::Up(..) | Done::Table(..) | Done::Samples(_) | Done::Nothing)) => {}
             Err(error) => self.task_failed(&error),
         }
@@ -117,21 +118,19 @@ impl Engine {
         }
     }
 
-    /// Removes the media ranges of a former configuration that have no entry left.
-    fn end_former_media(&mut self, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
+    /// Removes the media ranges of a former configuration whose last entry is gone.
+    fn end_former_media(&mut self, now: Instant, entries: &[RelayEntry], changed: &HashSet<Endpoint>) {
         let ports = entries.iter().map(RelayEntry::port).chain(changed.iter().copied());
-        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.former_media)
-            .into_iter()
-            .partition(|former| ports.clone().any(|port| former.range.contains(port)));
-        self.former_media = kept;
+        let gone = self.former_media.audited(now, self.settings.former_after, ports);
         let Some(link) = self.up.clone().filter(|_| !gone.is_empty()) else {
             return;
         };
         self.tasks.spawn(async move {
-            if let Err(error) = remove_media(&link.session, &link.tables, &gone).await {
-                tracing::warn!("media ranges that the configuration no longer has cannot be removed: {error}");
-            }
-            Done::Nothing
+            let removed = remove_media(&link.session, &link.tables, gone).await;
+            Done::Removed(removed.unwrap_or_else(|error| {
+                tracing::warn!("media ranges that the configuration no longer has cannot be removed; the next audit tries again: {error}");
+                Vec::new()
+            }))
         });
     }
 
@@ -142,9 +141,9 @@ impl Engine {
         };
         let changed = self.audit.end(now, entries.len());
         let media = &self.settings.media;
-        let former = self.former_media.iter().map(|former| &former.range);
-        entries.retain(|entry| media.is_empty() || media.iter().chain(former.clone()).any(|range| range.contains(entry.port())));
-        self.end_former_media(&entries, &changed);
+        let is_own = |port| media.is_empty() || media.iter().any(|range| range.contains(port)) || self.former_media.contains(port);
+        entries.retain(|entry| is_own(entry.port()));
+        self.end_former_media(now, &entries, &changed);
         self.shared.counts.audited();
         self.hold_hashes(now, &mut entries, &changed);
         if let Some(samples) = self.up.as_ref().and_then(|link| link.tables.samples.as_ref()) {

@@ -66,7 +66,7 @@ impl Engine {
         self.rows_due = self.admission.is_dirty().then_some(now);
         self.greylist_due = Some(now + GREYLIST_AFTER);
         self.audit.hurry(now);
-        self.former_media.clone_from(&link.facts.former_media);
+        self.former_media.found(&link.facts.former_media);
         for lack in &link.facts.lacks {
             tracing::info!("data plane: {lack}");
         }
