@@ -10,7 +10,7 @@ use shunt_calls::{RelayId, RelayKind, Side, Step};
 use shunt_control::{Deadline, Kind, Patience, Rare, Sender, Service};
 use shunt_net::FiveTuple;
 use shunt_rtpproxy::build::{self, Target};
-use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, Session, Subcommand, add_counts, error_reply, with_notify_address};
+use shunt_rtpproxy::{Command, ErrorCode, Reply, Request, Subcommand, add_counts, error_reply, with_notify_address};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
@@ -50,8 +50,9 @@ impl Service for Commands {
                                 // A timely reply has priority over a slow disk.
                                 let _ = timeout_at(received + self.patience.answer(), self.core.keep()).await;
                             }
+                            let began = reply.1.as_deref().is_some_and(|reply| Reply::new(reply).error().is_none());
                             match undo {
-                                Some(undo) if self.patience.is_over(received) => {
+                                Some(undo) if began && self.patience.is_over(received) => {
                                     self.undo(&undo, peer, received).await;
                                     (reply.0, None)
                                 }
@@ -181,7 +182,7 @@ impl Commands {
         };
         wait_for(waits).await;
         let kind = self.kind_of(command);
-        let undo = command.session().filter(|_| kind == Kind::Begins).and_then(end_of);
+        let undo = if kind == Kind::Begins { end_of(command) } else { None };
         let deadline = Deadline {
             send: received + self.patience.send(kind),
             undo: undo.as_deref().map(|undo| (received + self.patience.answer(), undo)),
@@ -319,14 +320,15 @@ pub fn received(sender: Sender) -> Instant {
     sender.received.map_or_else(Instant::now, Instant::from_std)
 }
 
-/// Returns the command that ends the session of another one.
-fn end_of(session: &Session) -> Option<Vec<u8>> {
+/// Returns the command that ends the session of another one, by the same claim.
+fn end_of(command: &Command) -> Option<Vec<u8>> {
+    let session = command.session()?;
     let target = Target {
         call_id: session.call_id,
         from: session.from.raw,
         to: session.to.map(|to| to.raw),
     };
-    build::delete(target, false).ok()
+    build::delete(target, command.media().is_some_and(|media| media.flags.weak)).ok()
 }
 
 /// Returns the command's letter; `None`: it is not understood.

@@ -165,8 +165,8 @@ impl NgCommands {
         if after == After::Describe {
             self.look_later(relay, call_id);
         }
-        drop(parsed);
-        ((Some(relay), reply.map(|reply| with_counts(reply, counted))), kind == Kind::Begins)
+        let begins = kind == Kind::Begins && parsed.is_some_and(|reply| reply.is_ok());
+        ((Some(relay), reply.map(|reply| with_counts(reply, counted))), begins)
     }
 
     /// Ends a call whose first reply is too late: the SIP server does not know the call and would not end it.

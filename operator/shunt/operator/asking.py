@@ -27,6 +27,7 @@ class Agent:
     async def attempt(self) -> tuple[Status | None, float, str | None]:
         """The last status that was read (None: none ever was), its age in seconds, and why it could not be read anew (None: it was)."""
         error: str | None = None
+        began = time.monotonic()
         try:
             self._status = await self.client.status()
             self._read = time.monotonic()
@@ -34,6 +35,8 @@ class Agent:
             error = failure.detail
         except AgentError as failure:
             error = failure.message
+        if self._read > began:
+            error = None  # the agent has answered this request, or another one that was asked meanwhile
         return self._status, time.monotonic() - self._read, error
 
     async def status(self) -> tuple[Status, float, str | None]:

@@ -223,6 +223,7 @@ class Health:
         self._since: dict[tuple[str, str], float] = {}
         self._looked: float | None = None
         self._facts: Agent | Unknown = Unknown("it has not been asked yet")
+        self._taken = self._judged = 0  # answers of the agent, errors too; the one that the facts are of
         self._looking: asyncio.Lock = asyncio.Lock()
         self._offset: deque[tuple[float, float]] = deque()
         self._past: deque[tuple[float, float, str]] = deque(maxlen=_PAST_KEPT)
@@ -271,15 +272,18 @@ class Health:
 
     async def judged(self, status: Mapping[str, Any], error: str | None) -> Judgement:
         """What is wrong by a status that was just read. error: why it could not be read anew."""
-        async with self._looking:
-            await self._take(status, error)
+        await self._take(status, error)
         return self.last()
 
     async def _take(self, status: Mapping[str, Any] | None, error: str | None) -> None:
         if status is None or error is not None:
-            self._facts = Unknown(error or "no answer yet")
-        elif self._samples.add(status) or isinstance(self._facts, Unknown):
-            self._facts = await self._closer(agent_of(status, self._samples.flow()))
+            self._taken += 1
+            self._facts, self._judged = Unknown(error or "no answer yet"), self._taken
+        elif self._samples.add(status):
+            self._taken += 1
+            taken, facts = self._taken, await self._closer(agent_of(status, self._samples.flow()))
+            if taken > self._judged:
+                self._facts, self._judged = facts, taken
         before, self._looked = self._looked, time.monotonic()
         if (past := self.last().of(*_PAST)) is not None:
             # It may have been so since the look before.
