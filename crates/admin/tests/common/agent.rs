@@ -135,6 +135,8 @@ fn view(call: &Text, error: Option<String>) -> CallView {
         },
         callee: LegView::default(),
         streams: vec![stream],
+        holds: Vec::new(),
+        recorders: 0,
     };
     CallView {
         call: call.clone(),
