@@ -302,6 +302,8 @@ pub struct Drops {
     /// Connectivity checks for no session, or with another key.
     pub unknown_user: u64,
     pub wrong_key: u64,
+    /// Connectivity checks that came from another address before.
+    pub copies: u64,
     /// Packets beyond the limit of an address that has shown no key.
     pub limited: u64,
     /// TCP connections beyond a limit, and those that were closed for what they sent.

@@ -10,6 +10,7 @@ use shunt_rtp::{Header, Packet, demux};
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
+use str0m::ice::{StunMessage, TransId};
 use str0m::media::{Direction, MediaKind, Mid};
 use str0m::rtp::ExtensionValues;
 
@@ -31,6 +32,11 @@ struct Joined {
 
 impl Joined {
     fn new(way: Way, media: &[(MediaKind, Direction)], limits: &Value) -> Self {
+        Self::with_offer(way, media, limits).0
+    }
+
+    /// The browser, and the offer that it made.
+    fn with_offer(way: Way, media: &[(MediaKind, Direction)], limits: &Value) -> (Self, String) {
         let edge = Edge::start(limits);
         let mut browser = Browser::new(way, edge.address);
         let (offer, pending, mids) = browser.offer(media);
@@ -38,13 +44,14 @@ impl Joined {
         browser.accept(pending, answer["answer"].as_str().unwrap());
         let plain = connect(&edge, &answer);
         wait_for(&mut browser, "it is connected", |browser| browser.connected);
-        Self {
+        let joined = Self {
             edge,
             browser,
             answer,
             mids,
             plain,
-        }
+        };
+        (joined, offer)
     }
 
     fn id(&self) -> &str {
@@ -658,6 +665,42 @@ fn as_dtls_client_the_edge_sends_its_flights_again() {
     }
 }
 
+/// The edge's last flight is lost, and the browser repeats its own before the edge's timer ends.
+#[test]
+fn as_dtls_client_the_edge_repeats_its_last_flight_although_the_peer_repeats_its_own() {
+    let edge = Edge::start(&json!({}));
+    let mut browser = Browser::new(Way::Udp, edge.address);
+    let (offer, pending, _) = browser.offer(BOTH);
+    let answer = edge.create("ann", &offer.replace("a=setup:actpass", "a=setup:passive"));
+    browser.accept(pending, answer["answer"].as_str().unwrap());
+    // What the browser has sent since its ServerHello; when the first packet of the answer to it was lost; whether the browser has repeated it.
+    let flight = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let lost = std::rc::Rc::new(std::cell::Cell::new(None));
+    let repeated = std::rc::Rc::new(std::cell::Cell::new(false));
+    let sent = flight.clone();
+    browser.lose_sent = Box::new(move |packet| {
+        let is_hello = packet.first() == Some(&22) && packet.get(13) == Some(&2);
+        if demux(packet) == Packet::Dtls && (is_hello || !sent.borrow().is_empty()) {
+            sent.borrow_mut().push(packet.to_vec());
+        }
+        false
+    });
+    let (seen, at, done) = (flight.clone(), lost.clone(), repeated.clone());
+    browser.lose_received = Box::new(move |packet| {
+        let loses = demux(packet) == Packet::Dtls && !seen.borrow().is_empty() && !done.get();
+        if loses && at.get().is_none() {
+            at.set(Some(Instant::now()));
+        }
+        loses
+    });
+    wait_for(&mut browser, "the flight is lost", |_| {
+        lost.get().is_some_and(|at| at.elapsed() >= Duration::from_millis(50))
+    });
+    flight.borrow().iter().for_each(|packet| browser.send(packet));
+    repeated.set(true);
+    wait_for(&mut browser, "it is connected", |browser| browser.connected);
+}
+
 /// Whether a packet is a connectivity check.
 fn is_check(packet: &[u8]) -> bool {
     packet.starts_with(&[0, 1])
@@ -700,6 +743,82 @@ fn the_edge_asks_where_a_browsers_media_come_from() {
 #[test]
 fn the_edge_asks_where_a_viewers_reports_come_from() {
     the_edge_asks_where_media_come_from(&[(MediaKind::Video, Direction::RecvOnly)]);
+}
+
+/// A check of the browser's, as Firefox sends for consent: it nominates nothing.
+fn consent_check(joined: &Joined, offer: &str) -> Vec<u8> {
+    let answer = joined.answer["answer"].as_str().unwrap();
+    let name = format!("{}:{}", attribute(answer, "a=ice-ufrag:"), attribute(offer, "a=ice-ufrag:"));
+    let crypto = str0m::crypto::from_feature_flags();
+    let message = StunMessage::binding_request(&name, TransId::new(), true, 7, 1, false);
+    let mut octets = vec![0; 1024];
+    let key = attribute(answer, "a=ice-pwd:").as_bytes();
+    let length = message.to_bytes(Some(key), &mut octets, |key, parts| crypto.sha1_hmac_provider.sha1_hmac(key, parts));
+    octets.truncate(length.unwrap());
+    octets
+}
+
+/// Firefox nominates once. After a rebinding only its checks for consent come, and its media.
+#[test]
+fn media_from_an_address_that_is_known_but_not_nominated_makes_the_edge_ask() {
+    let (mut joined, offer) = Joined::with_offer(Way::Udp, BOTH, &json!({}));
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 0, 0, KEY));
+    wait_for(&mut joined.browser, "a picture", |browser| browser.packets.len() == 1);
+    joined.browser.lose_sent = Box::new(is_check);
+    let address = joined.browser.rebind().to_string();
+    let check = consent_check(&joined, &offer);
+    joined.browser.send(&check);
+    let deadline = Instant::now() + PATIENCE;
+    let mut number = 0;
+    while joined.view()["remote"] != address.as_str() {
+        assert!(Instant::now() < deadline, "{}", joined.view());
+        number += 1;
+        let values = ExtensionValues::default();
+        joined
+            .browser
+            .write(joined.mids[1], VP8, u64::from(number), 3000 * number, values, DELTA);
+        joined.browser.advance();
+    }
+    joined.plain[1].send(&Plain::rtp(VP8, 99, 1, 3000, DELTA));
+    wait_for(&mut joined.browser, "a picture at the new address", |browser| {
+        browser.packets.len() == 2
+    });
+}
+
+/// More copies of a browser's checks than addresses of a session are remembered.
+#[test]
+fn copies_of_checks_take_no_address_from_the_browser() {
+    let mut joined = Joined::new(Way::Udp, BOTH, &json!({}));
+    let checks = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let copies = checks.clone();
+    joined.browser.lose_sent = Box::new(move |packet| {
+        if is_check(packet) {
+            copies.borrow_mut().push(packet.to_vec());
+        }
+        false
+    });
+    wait_for(&mut joined.browser, "a check", |_| !checks.borrow().is_empty());
+    joined.browser.write(joined.mids[1], VP8, 1, 0, ExtensionValues::default(), KEY);
+    joined.await_plain(1, "a picture of the browser", is_rtp);
+    let remote = joined.view()["remote"].clone();
+    let check = checks.borrow()[0].clone();
+    let strangers: Vec<UdpSocket> = (0..10).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    for stranger in &strangers {
+        stranger.send_to(&check, joined.edge.address).unwrap();
+    }
+    let edge = &joined.edge;
+    wait_for(&mut joined.browser, "all copies", |_| edge.dropped("copies") == 10);
+    // The browser's address still belongs to the session, although no further check comes.
+    joined.browser.lose_sent = Box::new(is_check);
+    let unknown = joined.edge.dropped("unknown_address");
+    joined.browser.write(joined.mids[1], VP8, 2, 3000, ExtensionValues::default(), KEY);
+    joined.await_plain(1, "a picture after the copies", is_rtp);
+    assert_eq!(joined.edge.dropped("unknown_address"), unknown);
+    assert_eq!(joined.view()["remote"], remote);
+    for stranger in &strangers {
+        stranger.set_nonblocking(true).unwrap();
+        assert!(stranger.recv(&mut [0; 100]).is_err(), "a stranger gets no answer");
+    }
 }
 
 /// Media of a silent browser, copied from another address: that address is asked, and has no key to answer with.

@@ -8,7 +8,8 @@ const LONGEST: Duration = Duration::from_secs(4);
 /// Packets of one flight: certificates of RSA keys fit.
 const PACKETS: usize = 16;
 
-/// The flight that was sent last, until the peer answers.
+/// The flight that was sent last, until the next one or the end of the handshake. A packet of the peer does not end it: the packet may be the peer's
+/// own retransmission, because this flight was lost.
 #[derive(Debug, Default)]
 pub struct Flight {
     packets: Vec<Vec<u8>>,
@@ -31,9 +32,14 @@ impl Flight {
         self.due = Some(now + self.wait);
     }
 
-    /// The peer has sent something: the flight has arrived.
+    /// The peer has sent something: what is sent next begins another flight.
     pub fn answer(&mut self) {
         self.answered = true;
+    }
+
+    /// The handshake is complete.
+    pub fn finish(&mut self) {
+        self.packets.clear();
         self.due = None;
     }
 

@@ -11,12 +11,16 @@ fn request(packet: &[u8]) -> Option<Message<'_>> {
     (message.class == Class::Request && message.method == BINDING).then_some(message)
 }
 
-/// The transaction of a Binding request that nominates the pair that it came by (RFC 8445 section 7.1.2).
+/// The transaction of a Binding request.
 #[must_use]
-pub fn nomination(packet: &[u8]) -> Option<[u8; 12]> {
-    let message = request(packet)?;
-    let nominates = message.attributes().any(|(kind, _)| kind == USE_CANDIDATE);
-    nominates.then_some(message.transaction)
+pub fn binding(packet: &[u8]) -> Option<[u8; 12]> {
+    request(packet).map(|message| message.transaction)
+}
+
+/// Whether a packet is a Binding request that nominates the pair that it came by (RFC 8445 section 7.1.2).
+#[must_use]
+pub fn nominates(packet: &[u8]) -> bool {
+    request(packet).is_some_and(|message| message.attributes().any(|(kind, _)| kind == USE_CANDIDATE))
 }
 
 /// The edge's part of the user name of a Binding request.

@@ -1,4 +1,4 @@
-//! A flight is sent again, each time after twice as long, until the peer answers.
+//! A flight is sent again, each time after twice as long, until the next one is sent or the handshake is complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn a_flight_goes_again_until_it_is_answered() {
+fn a_flight_goes_again_until_the_next_one() {
     let mut flight = Flight::default();
     assert_eq!(flight.due(), None);
     flight.sent(ms(0), b"hello");
@@ -23,19 +23,41 @@ fn a_flight_goes_again_until_it_is_answered() {
     }
     assert_eq!(at, [250, 750, 1750, 3750, 7750]);
     flight.answer();
-    assert!(flight.due().is_none() && flight.again(ms(100_000)).is_empty());
+    assert_eq!(
+        flight.again(ms(100_000)),
+        [b"hello".to_vec()],
+        "the peer's packet may be its own retransmission"
+    );
     flight.sent(ms(100_000), b"key");
     flight.sent(ms(100_000), b"finished");
     assert_eq!(
         flight.again(ms(100_250)),
         [b"key".to_vec(), b"finished".to_vec()],
-        "only the flight that is not answered"
+        "only the flight that was sent last"
     );
+    flight.finish();
+    assert!(flight.due().is_none() && flight.again(ms(200_000)).is_empty());
+}
+
+/// The last flight is lost, and the peer repeats its own, in any number of packets, whenever its timer says.
+#[test]
+fn a_peer_that_repeats_its_flight_stops_nothing() {
+    for (repeated, at) in [(1, 50), (3, 50), (3, 240), (3, 260), (1, 1000)] {
+        let mut flight = Flight::default();
+        flight.sent(ms(0), b"finished");
+        for now in 0..=1000 {
+            if now == at {
+                (0..repeated).for_each(|_| flight.answer());
+            }
+            let due = [250, 750].contains(&now);
+            assert_eq!(!flight.again(ms(now)).is_empty(), due, "{repeated} packets after {at} ms: {now} ms");
+        }
+    }
 }
 
 proptest! {
     #[test]
-    fn only_what_was_sent_since_the_last_answer_goes_again(events in prop::collection::vec(any::<Option<u8>>(), 0..60)) {
+    fn only_the_flight_that_was_sent_last_goes_again(events in prop::collection::vec(any::<Option<u8>>(), 0..60)) {
         let (mut flight, mut wanted) = (Flight::default(), Vec::new());
         let mut answered = false;
         for (now, event) in events.into_iter().enumerate() {
@@ -54,7 +76,6 @@ proptest! {
             }
         }
         wanted.truncate(16);
-        let wanted = if answered { Vec::new() } else { wanted };
         prop_assert_eq!(flight.again(ms(10_000)), wanted.as_slice());
     }
 }

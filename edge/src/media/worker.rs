@@ -377,7 +377,7 @@ impl Worker {
             Packet::Stun => {
                 // Requests are for a session; a response answers a check of the edge's own.
                 let Some(user) = local_user(packet) else {
-                    return known.is_some() || self.answer(here, from, protocol, packet);
+                    return self.answer(known, here, from, protocol, packet) || known.is_some();
                 };
                 let meant = self.users.get(user).copied();
                 if (known.is_none() || known != meant) && !self.limit.admits(self.now.duration_since(self.settings.epoch), from.ip()) {
@@ -388,14 +388,16 @@ impl Worker {
                     self.drops.unknown_user += 1;
                     return false;
                 };
-                let session = self.slots[slot].session.as_ref();
-                let receive = Receive::new(protocol, from, here, packet).ok();
-                if session
-                    .zip(receive)
-                    .and_then(|(session, receive)| session.accepts(self.now, receive))
-                    .is_none()
-                {
+                let session = self.slots[slot].session.as_mut();
+                let Some((session, receive)) = session.zip(Receive::new(protocol, from, here, packet).ok()) else {
+                    return false;
+                };
+                if !session.accepts(self.now, receive) {
                     self.drops.wrong_key += 1;
+                    return false;
+                }
+                if session.is_copy((from, here, protocol), packet) {
+                    self.drops.copies += 1;
                     return false;
                 }
                 if known != Some(slot) {
@@ -447,28 +449,35 @@ impl Worker {
             .iter_mut()
             .enumerate()
             .filter_map(|(slot, one)| Some((slot, one.session.as_mut()?)));
-        let moved = sessions.filter(|(_, session)| session.may_have_moved(now, from, ssrc));
+        let moved = sessions.filter(|(_, session)| session.may_have_moved(&self.settings, now, from, ssrc));
+        let mut asked = Vec::new();
         for (slot, session) in moved.take(QUESTIONS) {
-            if let Ok(receive) = Receive::new(protocol, from, here, packet) {
-                session.ask_address(&self.settings, now, &receive, &mut self.out);
-                self.questioned.retain(|one| *one != slot);
-                self.questioned.push(slot);
-            }
+            session.ask_address(&self.settings, now, (from, here, protocol), &mut self.out);
+            self.questioned.retain(|one| *one != slot);
+            self.questioned.push(slot);
+            asked.push(slot);
         }
+        asked.into_iter().for_each(|slot| self.touch(slot));
         let beyond = self.questioned.len().saturating_sub(QUESTIONED);
         self.questioned.drain(..beyond);
     }
 
-    /// Whether a packet of an unknown address answers a check: the address has shown a session's key then.
-    fn answer(&mut self, here: SocketAddr, from: SocketAddr, protocol: Protocol, packet: &[u8]) -> bool {
-        let admitted = !self.questioned.is_empty() && self.limit.admits(self.now.duration_since(self.settings.epoch), from.ip());
-        let Some(receive) = Receive::new(protocol, from, here, packet).ok().filter(|_| admitted) else {
+    /// Whether a packet answers a check of the edge's own: the address has shown a session's key then. `known`: the session that it has shown before.
+    fn answer(&mut self, known: Option<usize>, here: SocketAddr, from: SocketAddr, protocol: Protocol, packet: &[u8]) -> bool {
+        let pair = (from, here, protocol);
+        if let Some(session) = known.and_then(|slot| self.slots[slot].session.as_mut())
+            && session.is_answer(&self.settings, self.now, pair, packet, &self.out)
+        {
+            known.into_iter().for_each(|slot| self.touch(slot));
+            return true;
+        }
+        if self.questioned.is_empty() || !self.limit.admits(self.now.duration_since(self.settings.epoch), from.ip()) {
             return false;
-        };
+        }
         for at in 0..self.questioned.len() {
             let slot = self.questioned[at];
             let session = self.slots.get_mut(slot).and_then(|one| one.session.as_mut());
-            if session.is_some_and(|session| session.is_answer(&self.settings, self.now, &receive, packet, &self.out)) {
+            if session.is_some_and(|session| session.is_answer(&self.settings, self.now, pair, packet, &self.out)) {
                 self.bind(slot, (from, protocol != Protocol::Udp));
                 self.questioned.remove(at);
                 self.touch(slot);
@@ -483,9 +492,11 @@ impl Worker {
         if let Some(before) = self.addresses.insert(key, slot) {
             self.slots[before].addresses.retain(|one| *one != key);
         }
-        let addresses = &mut self.slots[slot].addresses;
+        let Slot { addresses, session, .. } = &mut self.slots[slot];
         if addresses.len() == ADDRESSES {
-            let oldest = addresses.remove(0);
+            let is_in_use = |(address, tcp): &(SocketAddr, bool)| session.as_ref().is_some_and(|session| session.is_at(*address, *tcp));
+            let others = addresses.iter().position(|one| !is_in_use(one));
+            let oldest = addresses.remove(others.unwrap_or_default());
             self.addresses.remove(&oldest);
         }
         addresses.push(key);

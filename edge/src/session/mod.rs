@@ -15,9 +15,9 @@ use crate::media::{Outgoing, Path, PortLease};
 use crate::model::{Answered, Connect, Create, Ice, Medium, Refusal, RestartIce, Role, SessionId, SessionSummary, SessionView, State};
 use describe::{Described, candidates, describe, with_credentials, with_streams, without_candidates};
 use line::{Asked, Context, Line};
-use question::{Pair, Question};
+use question::Pair;
 use sender::{Ids, Sender, Stream};
-use shunt_edge_media::{Flight, Nominated, Presentation, cname_item, ntp_of_unix, sender_report};
+use shunt_edge_media::{Came, Flight, Nominated, Presentation, Questions, cname_item, ntp_of_unix, sender_report};
 use shunt_rtp::rtcp::{self, SenderInfo};
 use shunt_rtp::{Packet, demux};
 use shunt_udp::Address;
@@ -45,8 +45,6 @@ const AUDIO: u64 = 100_000;
 const STATISTICS: Duration = Duration::from_secs(1);
 /// Where no line has anything to do, they are looked at so much later.
 const LONGEST: Duration = Duration::from_secs(1);
-/// A browser that was heard so lately has not moved: audio comes every 20 ms.
-const SILENT: Duration = Duration::from_millis(60);
 /// SSRCs of a browser that are remembered.
 const SSRCS: usize = 256;
 /// No description of a browser is longer.
@@ -93,16 +91,14 @@ pub struct Session {
     offer: String,
     /// The user name that connectivity checks give.
     pub ufrag: String,
-    /// The browser's address and ours of the pair that it nominated last.
+    /// The pair that media takes: the browser's address and ours.
     nominated: Nominated<Pair>,
     /// As DTLS client (`a=setup:passive` in the offer): the flight that the library sent last, and the way that it took.
     client: bool,
     flight: Flight,
     flight_path: Option<Path>,
-    /// The edge's own check of an address that the browser may have now.
-    question: Option<Question>,
-    /// When the browser was heard last, by an address that has shown its key.
-    heard: Instant,
+    /// The edge's own checks of addresses that the browser may have now.
+    questions: Questions<Pair>,
     /// Where DTLS puts the keys, and who sends with them.
     keys: keys::Place,
     sender: Sender,
@@ -125,6 +121,11 @@ pub struct Session {
     /// A buffer for RTCP.
     opened: Vec<u8>,
     pub ssrcs: u32,
+}
+
+/// The pair that a packet came by.
+fn pair(receive: &Receive<'_>) -> Pair {
+    (receive.source, receive.destination, receive.proto)
 }
 
 fn unix(time: SystemTime) -> Duration {
@@ -202,8 +203,7 @@ impl Session {
             client: false,
             flight: Flight::default(),
             flight_path: None,
-            question: None,
-            heard: now,
+            questions: Questions::default(),
             keys,
             sender: Sender::default(),
             lines: Vec::new(),
@@ -264,6 +264,7 @@ impl Session {
         let credentials = self.rtc.direct_api().local_ice_credentials();
         self.ufrag = credentials.ufrag;
         self.offer = without_candidates(offer);
+        self.questions.clear();
         Ok(Answered {
             session: None,
             answer,
@@ -407,25 +408,39 @@ impl Session {
     // -- packets -------------------------------------------------------------------------------------
 
     /// Whether a connectivity check has this session's key.
-    pub fn accepts(&self, now: Instant, receive: Receive<'_>) -> Option<()> {
-        self.rtc.accepts(&Input::Receive(now, receive)).then_some(())
+    pub fn accepts(&self, now: Instant, receive: Receive<'_>) -> bool {
+        self.rtc.accepts(&Input::Receive(now, receive))
+    }
+
+    /// Whether such a check is a copy of one that came by another pair.
+    pub fn is_copy(&mut self, pair: Pair, packet: &[u8]) -> bool {
+        self.nominated.is_copy(packet, pair)
+    }
+
+    /// Whether media goes to this address of the browser, by TCP or by UDP.
+    pub fn is_at(&self, address: SocketAddr, tcp: bool) -> bool {
+        let at = self.nominated.pair();
+        at.is_some_and(|(peer, _, protocol)| peer == address && (protocol != Protocol::Udp) == tcp)
     }
 
     /// A packet of the browser. `check`: it is a connectivity check with the right key.
     pub fn browser(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], check: bool, out: &mut Outgoing) {
-        self.heard = now;
+        let (pair, since) = (pair(&receive), settings.since(now));
         if check {
-            self.consent = now;
             if self.remote.is_none() {
                 self.remote = Some((receive.source, receive.proto));
             }
-            let pair = (receive.source, receive.destination, receive.proto);
-            if self.nominated.check(packet, pair) {
-                self.set_path(out.path(receive.destination, receive.source, receive.proto), receive.proto);
+            let came = self.nominated.check(since, packet, pair);
+            if self.nominated.pair().is_none_or(|current| current == pair) {
+                self.consent = now;
             }
+            self.came(settings, now, came, pair, out);
             if self.state == State::New {
                 self.become_state(State::Connecting, None);
             }
+        } else {
+            let came = self.nominated.media(since, pair);
+            self.came(settings, now, came, pair, out);
         }
         if demux(packet) == Packet::Dtls {
             self.flight.answer();
@@ -434,40 +449,58 @@ impl Session {
         self.drain(settings, now, out);
     }
 
+    /// Acts on what a packet means for the pair that media takes.
+    fn came(&mut self, settings: &Settings, now: Instant, came: Came, pair: Pair, out: &mut Outgoing) {
+        let (peer, own, protocol) = pair;
+        match came {
+            Came::Nothing => {}
+            Came::First => self.set_path(out.path(own, peer, protocol), protocol),
+            Came::Again => self.questions.clear(),
+            Came::Elsewhere => self.ask_address(settings, now, pair, out),
+        }
+    }
+
     /// Whether media from an address that has shown no key may be this browser's: its NAT has rebound. `ssrc`: of RTP.
-    pub fn may_have_moved(&self, now: Instant, from: SocketAddr, ssrc: Option<u32>) -> bool {
+    pub fn may_have_moved(&self, settings: &Settings, now: Instant, from: SocketAddr, ssrc: Option<u32>) -> bool {
         let pair = self.nominated.pair().filter(|(_, _, protocol)| *protocol == Protocol::Udp);
         let owns = ssrc.is_some_and(|ssrc| self.by_ssrc.contains_key(&ssrc));
-        self.connected && now.duration_since(self.heard) >= SILENT && pair.is_some_and(|(peer, ..)| owns || peer.ip() == from.ip())
+        self.connected && self.nominated.is_silent(settings.since(now)) && pair.is_some_and(|(peer, ..)| owns || peer.ip() == from.ip())
     }
 
     /// Check an address that the browser may have now.
-    pub fn ask_address(&mut self, settings: &Settings, now: Instant, receive: &Receive<'_>, out: &mut Outgoing) {
-        let pair = (receive.source, receive.destination, receive.proto);
-        let asked = Question::ask(self.question.as_ref(), &settings.crypto, &self.offer, &self.ufrag, pair, now);
-        if let Some((question, octets)) = asked {
-            out.push(&out.path(receive.destination, receive.source, receive.proto), &octets);
-            self.question = Some(question);
+    pub fn ask_address(&mut self, settings: &Settings, now: Instant, pair: Pair, out: &mut Outgoing) {
+        let (peer, own, protocol) = pair;
+        let since = settings.since(now);
+        if self.questions.may_begin(since, pair)
+            && let Some(check) = question::check(&settings.crypto, &self.offer, &self.ufrag)
+        {
+            out.push(&out.path(own, peer, protocol), &check);
+            self.questions.begin(since, pair, check);
         }
     }
 
-    /// Whether a packet answers that check, with the browser's key. Media goes there from now on.
-    pub fn is_answer(&mut self, settings: &Settings, now: Instant, receive: &Receive<'_>, packet: &[u8], out: &Outgoing) -> bool {
-        let pair = (receive.source, receive.destination, receive.proto);
-        let answers = |question: &Question| question.is_answered_by(&settings.crypto, packet, pair, now);
-        if !self.question.as_ref().is_some_and(answers) {
+    /// Whether a packet answers such a check, with the browser's key. Media goes there from now on.
+    pub fn is_answer(&mut self, settings: &Settings, now: Instant, pair: Pair, packet: &[u8], out: &Outgoing) -> bool {
+        let (peer, own, protocol) = pair;
+        let since = settings.since(now);
+        if !self.questions.is_answered_by(since, pair, packet) || !question::is_success(&settings.crypto, &self.offer, packet) {
             return false;
         }
-        self.question = None;
-        (self.consent, self.heard) = (now, now);
-        self.nominated.take(pair);
-        self.set_path(out.path(receive.destination, receive.source, receive.proto), receive.proto);
+        self.questions.clear();
+        self.consent = now;
+        self.nominated.take(since, pair);
+        self.set_path(out.path(own, peer, protocol), protocol);
+        if self.connected {
+            self.become_state(State::Connected, None);
+        }
         true
     }
 
     /// An SRTCP packet of the browser. What it says of what it sends itself is for the library.
     pub fn browser_rtcp(&mut self, settings: &Settings, now: Instant, receive: Receive<'_>, packet: &[u8], out: &mut Outgoing) {
-        self.heard = now;
+        let pair = pair(&receive);
+        let came = self.nominated.media(settings.since(now), pair);
+        self.came(settings, now, came, pair, out);
         let mut opened = std::mem::take(&mut self.opened);
         if self.sender.open(packet, &mut opened) {
             let (since, unix) = (settings.since(now), settings.unix + settings.since(now));
@@ -540,6 +573,11 @@ impl Session {
                 out.push(&path, packet);
             }
         }
+        if self.state != State::Closed {
+            for ((peer, own, protocol), check) in self.questions.again(since) {
+                out.push(&out.path(own, peer, protocol), check);
+            }
+        }
         self.sender.advance(since, settings.unix + since, out);
     }
 
@@ -551,6 +589,7 @@ impl Session {
             .due()
             .into_iter()
             .chain(self.flight.due())
+            .chain(self.questions.due())
             .map(|due| settings.epoch + due);
         others.fold(self.next_tick.min(self.rtc_due), Instant::min)
     }
@@ -638,7 +677,7 @@ impl Session {
                     break;
                 }
                 Ok(Ok(Output::Transmit(transmit))) => self.transmit(settings.since(now), &transmit, out),
-                Ok(Ok(Output::Event(event))) => self.event(now, event),
+                Ok(Ok(Output::Event(event))) => self.event(settings, now, event),
                 Ok(Err(error)) => self.close(&error.to_string()),
                 Err(_) => self.close("internal error"),
             }
@@ -650,7 +689,7 @@ impl Session {
         self.sender.advance(since, settings.unix + since, out);
     }
 
-    /// A packet of the library. Answers to connectivity checks go back where these came from, all else to the pair that the browser nominated last.
+    /// A packet of the library. Answers to connectivity checks go back where these came from, all else to the pair that media takes.
     fn transmit(&mut self, since: Duration, transmit: &Transmit, out: &mut Outgoing) {
         let (peer, own, protocol) = match (demux(&transmit.contents), self.nominated.pair()) {
             (Packet::Stun, _) | (_, None) => (transmit.destination, transmit.source, transmit.proto),
@@ -683,20 +722,23 @@ impl Session {
         self.sender.set_path(path);
     }
 
-    fn event(&mut self, now: Instant, event: Event) {
+    fn event(&mut self, settings: &Settings, now: Instant, event: Event) {
         match event {
             Event::RtpPacket(packet) => self.received(&packet),
             Event::Connected => match keys::take(&self.keys).map(|keys| self.sender.set_keys(&keys)) {
                 Some(Ok(())) => {
                     self.connected = true;
-                    self.flight.answer();
+                    self.flight.finish();
                     self.consent = now;
                     self.become_state(State::Connected, None);
                 }
                 _ => self.close("no keys"),
             },
             Event::IceConnectionStateChange(state) => match state {
-                IceConnectionState::Disconnected if self.connected => self.become_state(State::Disconnected, None),
+                // The library knows nothing of a pair that answered a check of the edge's own.
+                IceConnectionState::Disconnected if self.connected && self.nominated.is_unheard(settings.since(now)) => {
+                    self.become_state(State::Disconnected, None);
+                }
                 IceConnectionState::Completed | IceConnectionState::Connected if self.connected => {
                     self.become_state(State::Connected, None);
                 }

@@ -122,6 +122,13 @@ impl Browser {
         address
     }
 
+    /// Send a packet that the library does not know of, by UDP.
+    pub fn send(&self, packet: &[u8]) {
+        if let Link::Udp(socket) = &self.link {
+            socket.send_to(packet, self.edge).unwrap();
+        }
+    }
+
     fn protocol(&self) -> Protocol {
         match self.link {
             Link::Udp(_) => Protocol::Udp,

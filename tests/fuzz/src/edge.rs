@@ -35,7 +35,7 @@ pub fn edge(data: &[u8]) {
             });
             match demux(packet) {
                 Packet::Stun => {
-                    let _ = (local_user(packet), Nominated::default().check(packet, ()));
+                    let _ = (local_user(packet), Nominated::default().check(Duration::ZERO, packet, ()));
                 }
                 Packet::Rtcp => {
                     for item in walk(packet).map_while(Result::ok) {
