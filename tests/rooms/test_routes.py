@@ -271,6 +271,11 @@ async def test_others_are_told_who_is_muted(at: tuple[TestClient, Place]) -> Non
         assert await muted() is wanted
     (member,) = place.agent.rooms["board"]
     assert member["signalling"]["edge"]["muted"] is True, "it is kept with the participant"
+    place.agent.away = True
+    async with client.put(f"{session}/muted/no", headers=bearer()) as answer:
+        assert answer.status == 503
+    place.agent.away = False
+    assert await muted(), "what the agent has not taken counts for nothing"
 
 
 async def test_a_page_is_told_nothing_of_sockets_and_settings(at: tuple[TestClient, Place]) -> None:

@@ -169,13 +169,14 @@ class Session {
     const given = await this.offer();
     const response = await ask("POST", `/rooms/${encodeURIComponent(ROOM)}/sessions`, { ...given, name, muted, replaces });
     const answer = await response.json();
-    this.muted.told = this.muted.wanted ?? muted;
+    this.muted.told = muted;
     this.refused = answer.refused;
     if (this.ended) return;
     this.path = `/rooms/${encodeURIComponent(ROOM)}/sessions/${answer.session}`;
     this.id = answer.session;
     this.me = answer.participant;
     this.name = answer.name;
+    if (this.muted.wanted !== null) this.tellMuted(this.muted.wanted); // changed while joining
     await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
     this.follow();
   }
@@ -186,7 +187,7 @@ class Session {
       if (this.ended || !(await change())) return;
       try {
         const answer = await this.askAgain(await this.offer());
-        Object.assign(this.refused, answer.refused);
+        this.refused = answer.refused;
         this.on.refused();
         if (!this.ended) await this.pc.setRemoteDescription({ type: "answer", sdp: quiet(answer.answer) });
       } catch (error) {
@@ -348,6 +349,7 @@ class Page {
     await this.device(kind, false);
     await this.device(kind, true);
     if (this.tracks[kind]) this.tracks[kind].enabled = enabled;
+    if (this.chosen[kind] !== id) await this.listDevices();
     if (this.inside) await this.change(kind, this.tracks[kind]);
   }
 
@@ -363,6 +365,10 @@ class Page {
         this.tracks[kind] = track;
         track.addEventListener("ended", () => this.tracks[kind] === track && this.unplugged(kind));
       } catch (error) {
+        if (this.chosen[kind]) {
+          this.chosen[kind] = ""; // that device is gone or busy: the browser chooses
+          return this.device(kind, true);
+        }
         $(kind === "audio" ? "with-microphone" : "with-camera").checked = false;
         if (kind === "video") $("no-camera").textContent = `No camera: ${error.message}`;
       }

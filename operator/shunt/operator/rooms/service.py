@@ -238,8 +238,12 @@ class Rooms:
     async def mute(self, session: Session, muted: bool) -> None:
         """Keep whether a browser's microphone is muted, for the others' pages. Raises AdminError."""
         async with self._lock(session.room):
-            session.muted = muted
-            await self._client.update_participant(session.room, session.participant, signalling=session.kept())
+            before, session.muted = session.muted, muted
+            try:
+                await self._client.update_participant(session.room, session.participant, signalling=session.kept())
+            except AdminError:
+                session.muted = before
+                raise
         self._changed(session.room)
 
     async def ice_user(self, session: Session) -> str:
