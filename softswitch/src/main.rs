@@ -180,7 +180,7 @@ async fn serve(service: Service, sockets: Vec<Bound>, server: Server, request_li
         .max_decoding_message_size(request_limit)
         .max_encoding_message_size(usize::MAX);
     let serving = server
-        // A client that hangs or whose host died must not keep its binding: its standby takes over within two seconds.
+        // A client that hangs or whose host died loses its binding after 2.8 s, so that its standby can take over.
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .tcp_nodelay(true)
