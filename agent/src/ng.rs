@@ -6,10 +6,11 @@
 use crate::commands::{received, wait_for};
 use crate::core::Core;
 use crate::events::Answered;
-use shunt_calls::{After, RelayId, RelayKind, is_unknown_call};
+use shunt_calls::{After, Book, Decision, RelayId, RelayKind, is_unknown_call};
 use shunt_control::{Deadline, Kind, Patience, Rare, Sender, Service};
+use shunt_latch::Time;
 use shunt_net::{Endpoint, FiveTuple};
-use shunt_ng::{Command, Counts, Effect, Reply, Verb, add_counts, build, describe};
+use shunt_ng::{CallDescription, Command, Counts, Effect, Reply, Verb, add_counts, build, describe};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -162,8 +163,10 @@ impl NgCommands {
             _ => None,
         };
         let after = self.core.ng_replied(relay, command, parsed.as_ref());
-        if after == After::Describe {
-            self.look_later(relay, call_id);
+        match after {
+            After::Nothing => {}
+            After::Describe => self.look_later(relay, call_id, Book::ng_described),
+            After::DescribeCopies => self.look_later(relay, call_id, Book::ng_copies_described),
         }
         let begins = kind == Kind::Begins && parsed.is_some_and(|reply| reply.is_ok());
         ((Some(relay), reply.map(|reply| with_counts(reply, counted))), begins)
@@ -205,14 +208,14 @@ impl NgCommands {
     }
 
     /// Queries a call, after the commands that wait for it.
-    fn look_later(&self, relay: RelayId, call_id: &[u8]) {
+    fn look_later(&self, relay: RelayId, call_id: &[u8], apply: Apply) {
         let (core, call_id) = (Arc::clone(&self.core), call_id.to_vec());
         tokio::spawn(async move {
             for attempt in 0..DESCRIPTION_TRIES {
                 if attempt > 0 {
                     sleep(DESCRIPTION_PAUSE).await;
                 }
-                if look(&core, relay, &call_id).await {
+                if look_for(&core, relay, &call_id, apply).await {
                     return;
                 }
             }
@@ -228,8 +231,15 @@ fn has_text(tag: &Option<std::borrow::Cow<'_, [u8]>>) -> bool {
     tag.as_deref().is_some_and(|tag| !tag.is_empty())
 }
 
+/// Updates a call by its relay's description.
+type Apply = fn(&mut Book, Time, RelayId, &[u8], &CallDescription) -> Vec<Decision>;
+
 /// Queries a relay for a call, in order with its commands, and updates the call. Returns whether the relay answered.
 pub async fn look(core: &Arc<Core>, relay: RelayId, call_id: &[u8]) -> bool {
+    look_for(core, relay, call_id, Book::ng_described).await
+}
+
+async fn look_for(core: &Arc<Core>, relay: RelayId, call_id: &[u8], apply: Apply) -> bool {
     let Some(_turn) = core.ng_turns.take(call_id).await else {
         return false;
     };
@@ -238,7 +248,7 @@ pub async fn look(core: &Arc<Core>, relay: RelayId, call_id: &[u8]) -> bool {
     };
     match describe(&reply) {
         Ok(description) => {
-            core.tell(|book, now| book.ng_described(now, relay, call_id, &description));
+            core.tell(|book, now| apply(book, now, relay, call_id, &description));
             true
         }
         // Its answer for an unknown call comes with the next command, or by the time-out.

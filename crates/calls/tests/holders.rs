@@ -307,8 +307,13 @@ fn ask_ng(
     }
     let (after, decisions) = bench.book.ng_replied(bench.now, bench.relay, &command, reply.as_ref());
     bench.carry_out(decisions);
-    if after == After::Describe {
-        describe(bench, relay);
+    match after {
+        After::Nothing => {}
+        After::Describe => describe(bench, relay),
+        After::DescribeCopies => {
+            let decisions = bench.book.ng_copies_described(bench.now, bench.relay, b"c1", &relay.description());
+            bench.carry_out(decisions);
+        }
     }
 }
 

@@ -219,6 +219,46 @@ fn a_re_invite_that_the_relay_refuses_leaves_the_call_as_it_was() {
 }
 
 #[test]
+fn a_description_for_a_subscription_ends_no_re_invite_before_its_answer() {
+    let ok = body(&[("result", "ok")]);
+    let subscribed = [("to-tag", "s1"), ("result", "ok")];
+    let subscription = body(&[("call-id", "c1"), ("command", "subscribe request")]);
+    let unsubscription = body(&[("call-id", "c1"), ("to-tag", "s1"), ("command", "unsubscribe")]);
+    let moved = OFFER.replace("audio 6000", "audio 6200");
+    let mut answered = call();
+    answered.tags[0].medias[0] = media(1, "10.9.0.1:36002", "10.1.0.2:6200");
+    // The description comes before the offer, during it, or after the relay's reply; one may show no line.
+    for (late, empty) in [(0, false), (1, false), (2, false), (1, true), (2, true)] {
+        let early = if empty { CallDescription::default() } else { answered.clone() };
+        let mut ng = Ng::with_call();
+        ng.say(&subscription, &body(&subscribed));
+        assert_eq!(ng.say(&unsubscription, &ok), (0, After::DescribeCopies));
+        for step in 0..3 {
+            match step {
+                1 => assert_eq!(ng.before(&offer(&moved)), 2),
+                2 => assert_eq!(ng.after(&offer(&moved), &replied(&relayed(36000))), After::Nothing),
+                _ => {}
+            }
+            if step == late {
+                let early = if step == 0 { call() } else { early.clone() };
+                let decisions = ng.0.book.ng_copies_described(ng.0.now, ng.0.relay, b"c1", &early);
+                ng.0.carry_out(decisions);
+            }
+            if step > 0 {
+                ng.0.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
+                ng.0.packet("10.1.0.2:6200", "10.9.0.1:36002", 1);
+                assert_eq!((ng.reason(), ng.held()), (Reason::ReInvite, vec![]), "{late} {empty} {step}");
+            }
+        }
+        assert_eq!(ng.say(&answer(ANSWER, "b"), &replied(&relayed(36002))).1, After::Describe);
+        ng.describe(&answered);
+        ng.0.packet("10.2.0.2:7000", "10.9.0.1:36000", 2);
+        ng.0.packet("10.1.0.2:6200", "10.9.0.1:36002", 1);
+        assert_eq!(ng.held().len(), 2, "{late} {empty}: {:?}", ng.reason());
+    }
+}
+
+#[test]
 fn a_delete_takes_entries_out_first_and_its_counts_are_known() {
     let mut ng = Ng::with_call();
     let delete = body(&[("call-id", "c1"), ("from-tag", "a"), ("command", "delete")]);

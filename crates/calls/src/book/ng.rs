@@ -45,6 +45,8 @@ pub enum After {
     Nothing,
     /// Ask the relay what has become of the call, for [`Book::ng_described`].
     Describe,
+    /// Ask the relay who gets the call's media, for [`Book::ng_copies_described`].
+    DescribeCopies,
 }
 
 impl Book {
@@ -147,6 +149,23 @@ impl Book {
 
     /// What the relay says of a call: its lines become what the description says. A call that is not known is adopted.
     pub fn ng_described(&mut self, now: Time, relay: RelayId, call_id: &[u8], description: &CallDescription) -> Vec<Decision> {
+        self.described(now, relay, call_id, description, |_| true)
+    }
+
+    /// The same after a subscription began or ended. An offer may have come meanwhile: a suspended line waits for the description that follows the
+    /// answer.
+    pub fn ng_copies_described(&mut self, now: Time, relay: RelayId, call_id: &[u8], description: &CallDescription) -> Vec<Decision> {
+        self.described(now, relay, call_id, description, |line| line.suspended.is_none())
+    }
+
+    fn described(
+        &mut self,
+        now: Time,
+        relay: RelayId,
+        call_id: &[u8],
+        description: &CallDescription,
+        concerns: fn(&Line) -> bool,
+    ) -> Vec<Decision> {
         let mut seen = Vec::new();
         for described in description.lines() {
             let [first, second] = &described.tags;
@@ -164,11 +183,19 @@ impl Book {
             }
             let id = known.unwrap_or_else(|| self.begin_line(now, relay, call_id, first, described.index));
             seen.push(id);
-            self.with(id, |book, line| book.apply_description(line, &described, known.is_none(), now));
+            self.with(id, |book, line| {
+                if concerns(line) {
+                    book.apply_description(line, &described, known.is_none(), now);
+                }
+            });
         }
         for id in self.lines_named(call_id) {
             if !seen.contains(&id) {
-                self.with(id, |book, line| book.switch_off(line, now));
+                self.with(id, |book, line| {
+                    if concerns(line) {
+                        book.switch_off(line, now);
+                    }
+                });
             }
         }
         self.take()
@@ -505,7 +532,7 @@ impl Book {
         let mut lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
         let awaits_answer = lines.any(|id| self.lines.get(&id).is_some_and(awaits_answer));
         if is_of_subscription && !awaits_answer {
-            After::Describe
+            After::DescribeCopies
         } else {
             After::Nothing
         }
