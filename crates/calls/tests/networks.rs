@@ -245,6 +245,23 @@ proptest! {
     }
 
     #[test]
+    fn two_phones_behind_one_address_lose_no_more_than_with_the_relay_alone(
+        every in intervals(), other in intervals(), start in 0u64..80, other_start in 0u64..80, neighbours in 0u16..3,
+    ) {
+        let parties = [party("198.51.100.1:40000", true, every, 10 * start), party("198.51.100.1:40002", false, other, 10 * other_start)];
+        let mut call = Call::new(parties);
+        for n in 0..neighbours {
+            let port = 37_000 + 10 * n;
+            call.bench.say(&format!("Uc0 n{n} 192.168.1.7 {} x;1", 6100 + n), &format!("{port} 10.9.0.1"));
+        }
+        call.offer("192.168.1.7:6000");
+        call.answer("192.168.1.8:7000");
+        call.run(800 + 12 * every.max(other), |_, _| {});
+        // As above: the relay gets the second packet of a party that nobody names.
+        call.check_but_for([other.div_ceil(every), every.div_ceil(other)])?;
+    }
+
+    #[test]
     fn who_sprays_both_ports_of_a_call_with_a_silent_party_gets_nothing(
         every in intervals(), natted: bool, behind_nat: bool, callee_talks: bool, lead in 0u64..200, start in 0u64..200,
         rounds in prop::collection::vec((1u64..300, 0u64..30, any::<bool>()), 1..40), how in 0u8..4,

@@ -271,18 +271,20 @@ impl Latch {
         self.names.has_address(addr)
     }
 
-    /// Returns whether the packet's stream has recently come to this port from an unknown source. `packet`: a packet at the other party's
-    /// port. A party sends to its own port only.
+    /// Returns whether the packet's stream is latched here with an unknown source, or has recently come from one. `packet`: a packet at the
+    /// other party's port. A party sends to its own port only.
     #[must_use]
     pub fn has_met(&self, policy: &Policy, packet: &Packet) -> bool {
-        self.touches.has_stream(policy, packet)
+        let is_stream = packet.media.is_some_and(|media| self.ssrc() == Some(media.ssrc));
+        let is_latched = is_stream && self.rank() == Some(Rank::Unknown) && self.is_latched_to(packet.source);
+        is_latched || self.touches.has_stream(policy, packet)
     }
 
-    /// Returns whether the address of a candidate here has also sent to the other party's port.
+    /// Returns whether a candidate here has also sent to the other party's port.
     #[must_use]
     pub fn shares_candidates_with(&self, other: &Self, policy: &Policy, now: Time) -> bool {
         let mut candidates = self.candidates.iter().flat_map(|candidates| candidates.iter());
-        candidates.any(|candidate| other.touches.has_address(policy, now, candidate.source.addr))
+        candidates.any(|candidate| other.touches.has_source(policy, now, candidate.source))
     }
 
     /// Returns the number of candidates.

@@ -4,10 +4,10 @@ use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::Packet;
 use shunt_net::Endpoint;
-use std::net::IpAddr;
 
-/// Most sources remembered; the latest stay.
+/// Most sources remembered, and most of one address; the latest stay. A source that changes its port does not displace other addresses.
 const MOST: usize = 4;
+const MOST_OF_ADDRESS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Touch {
@@ -26,9 +26,13 @@ pub(crate) struct Touches {
 impl Touches {
     pub(crate) fn note(&mut self, packet: &Packet) {
         self.list.retain(|touch| touch.source != packet.source);
-        if self.list.len() >= MOST {
-            self.list.remove(0);
-        }
+        let of_address = |touch: &Touch| touch.source.addr == packet.source.addr;
+        let displaced = if self.list.iter().filter(|touch| of_address(touch)).count() >= MOST_OF_ADDRESS {
+            self.list.iter().position(of_address)
+        } else {
+            (self.list.len() >= MOST).then_some(0)
+        };
+        displaced.map(|at| self.list.remove(at));
         self.list.push(Touch {
             source: packet.source,
             ssrc: packet.media.map(|media| media.ssrc),
@@ -43,9 +47,9 @@ impl Touches {
         packet.media.is_some() && self.list.iter().any(|touch| is_it(touch) && lately(touch))
     }
 
-    /// Returns whether a source at an address has recently sent here.
-    pub(crate) fn has_address(&self, policy: &Policy, now: Time, addr: IpAddr) -> bool {
+    /// Returns whether a source has recently sent here.
+    pub(crate) fn has_source(&self, policy: &Policy, now: Time, source: Endpoint) -> bool {
         let lately = |touch: &Touch| now.since(touch.last) < policy.former_hold;
-        self.list.iter().any(|touch| touch.source.addr == addr && lately(touch))
+        self.list.iter().any(|touch| touch.source == source && lately(touch))
     }
 }

@@ -781,6 +781,46 @@ fn one_stream_at_both_ports_of_a_call_is_neither_partys() {
 }
 
 #[test]
+fn a_stream_that_is_latched_at_one_port_is_kept_from_the_other_however_late() {
+    let play = |named: bool, ssrc: u32, pause: u64| {
+        let mut learner = Learner::default();
+        let names = Names::from_iter(named.then(|| Name::address(STRANGER)));
+        let mut first = learner.latch(ms(0), Component::Rtp, names);
+        let mut second = learner.latch(ms(0), Component::Rtp, Names::default());
+        for n in 0..20u16 {
+            learner.observe(&mut first, false, 36_000, &rtp(20 * u64::from(n), at(STRANGER, 1), 7, n), None);
+        }
+        assert_eq!(first.learned(), Some(at(STRANGER, 1)));
+        for n in 20..60u16 {
+            let packet = rtp(pause + 20 * u64::from(n), at(STRANGER, 1), ssrc, n);
+            let elsewhere = first.has_met(&learner.policy, &packet);
+            learner.observe(&mut second, elsewhere, 36_002, &packet, None);
+        }
+        second.learned()
+    };
+    for pause in [0, 29_000, 31_000, 3_600_000] {
+        assert_eq!(play(false, 7, pause), None, "{pause}");
+        // A NAT may give two parties the same port; and signalling knows the first one.
+        assert_eq!(play(false, 8, pause), Some(at(STRANGER, 1)), "{pause}");
+        assert_eq!(play(true, 7, pause), Some(at(STRANGER, 1)), "{pause}");
+    }
+}
+
+#[test]
+fn an_address_that_changes_its_port_displaces_no_other() {
+    let mut learner = Learner::default();
+    let mut latch = learner.latch(ms(0), Component::Rtp, Names::default());
+    let met = |latch: &shunt_latch::Latch, learner: &Learner, source| latch.has_met(&learner.policy, &rtp(500, source, 7, 1));
+    learner.observe(&mut latch, false, 36_000, &rtp(0, at(PHONE, 1), 7, 0), None);
+    for port in 1..20u16 {
+        learner.observe(&mut latch, false, 36_000, &rtp(u64::from(port), at(STRANGER, port), 7, port), None);
+    }
+    assert!(met(&latch, &learner, at(PHONE, 1)));
+    let of_stranger: Vec<u16> = (1..20).filter(|port| met(&latch, &learner, at(STRANGER, *port))).collect();
+    assert_eq!(of_stranger, [18, 19], "the latest");
+}
+
+#[test]
 fn a_party_of_which_too_little_is_known_is_sent_to_at_its_named_address_while_it_is_alone() {
     let policy = Policy::default();
     let two = |source: shunt_net::Endpoint, answered: u64, sent: u64| {
