@@ -80,9 +80,14 @@ def test_two_on_localhost(room: FileLab) -> None:
     bob.click("#join")
     bob.await_that("document.querySelector('#trouble').textContent.includes('direction of writing') && !document.querySelector('#join').disabled")
     bob.evaluate("void (document.querySelector('#name').value = 'שרה Zoe\\u0308')")
-    bob.click("#join")
+    # A microphone that is muted while its page joins is shown muted.
+    bob.evaluate("void (document.querySelector('#join').click(), room.mute())")
     sees(bob, "ann")
     sees(ann, "Zoe")
+    badge = "document.querySelector('.tile:not(.me) .badge').textContent"
+    ann.await_that(f"{badge} === 'muted'")
+    bob.click("#mute")
+    ann.await_that(f"{badge} === ''")
     assert room.names(NAME) == BROWSERS
     assert ann.evaluate("[...document.querySelectorAll('.tile .name bdi')].map((one) => one.textContent)") == BROWSERS
     bob.resize(390, 780)
@@ -90,7 +95,6 @@ def test_two_on_localhost(room: FileLab) -> None:
     bob.await_that("document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll('#controls button')].every((one) => one.offsetHeight >= 40)")
     bob.evaluate("void document.dispatchEvent(new KeyboardEvent('keydown', { key: 'm', bubbles: true }))")
     assert bob.evaluate("document.querySelector('#mute').getAttribute('aria-pressed')") == "true"
-    badge = "document.querySelector('.tile:not(.me) .badge').textContent"
     ann.await_that(f"{badge} === 'muted'")
     # Another microphone is muted as the one before was.
     device = "(() => { const list = document.querySelector('#audio-input'); list.selectedIndex = list.length - 1; list.dispatchEvent(new Event('change')); return list.value; })()"
@@ -98,6 +102,9 @@ def test_two_on_localhost(room: FileLab) -> None:
     assert violations(bob) == []
     chosen = bob.evaluate(device)
     bob.await_that(f"room.tracks.audio?.getSettings().deviceId === {json.dumps(chosen)} && room.tracks.audio.enabled === false")
+    # The browser's choice takes the place of one that is gone.
+    bob.evaluate("void room.choose('audio', 'gone')")
+    bob.await_that("room.chosen.audio === '' && room.tracks.audio?.readyState === 'live' && room.tracks.audio.enabled === false")
     bob.click("#mute")
     ann.await_that(f"{badge} === ''")
     # A shared screen is the largest tile, and the first.
