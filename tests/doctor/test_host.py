@@ -99,7 +99,7 @@ def test_units_with_drop_ins(tmp_path: Path) -> None:
 def test_the_units_of_the_package_are_as_they_should_be(tmp_path: Path) -> None:
     subprocess.run([ROOT / "packaging/units.sh", "/usr", tmp_path], check=True)
     installed = files.units((str(tmp_path),))
-    assert len(installed) == 8
+    assert len(installed) == 9
     findings = by_subject(services.check(config(), facts(units=installed)))
     assert {unit.name: findings[unit.name].verdict for unit in installed} == {unit.name: "ok" for unit in installed}
 

@@ -277,7 +277,7 @@ def test_a_page_that_is_opened_later_shows_what_events_told_of_a_dead_agent(page
     assert page.browser.evaluate(ROWS + ".length") == 0 and page.text("#total") == "", "which calls have problems now is not known"
     page.call(WELL)
     marked(page, "The agent does not answer")
-    assert "unknown" in page.text("#parties") and "what was known before" in page.text("#diagnosis")
+    assert "unknown" in page.text("#parties") and "the last known state follows" in page.text("#diagnosis")
     page.picture(f"agent-dead-call-{width}")
     page.check()
     page.go("/conferences/hall%2F1%20b")

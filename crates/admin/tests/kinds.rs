@@ -203,6 +203,8 @@ fn calls_and_their_ends() {
             to_tag: None,
             reason: Reason::Released,
             answered: true,
+            recorded: Vec::new(),
+            recorders: 0,
             caller,
             callee: EndedParty::default(),
         }],
@@ -215,8 +217,7 @@ fn calls_and_their_ends() {
     caller["payload_types"] = json!([[0, 5]]);
     caller["sdp"] = sdp_json();
     caller["offloaded"] = json!(true);
-    let line =
-        json!({"media": 1, "from_tag": "a1", "to_tag": null, "reason": "released", "answered": true, "caller": caller, "callee": nothing});
+    let line = json!({"media": 1, "from_tag": "a1", "to_tag": null, "reason": "released", "answered": true, "recorded": [], "recorders": 0, "caller": caller, "callee": nothing});
     let expected = json!({"number": 7, "reason": "released", "relay": "relay1", "from_tag": "a1", "to_tag": null, "started_us": 1_700_000_000_000_000u64,
         "duration_s": 180.5, "lines": [line]});
     assert_eq!(written(Facts::Ended(Box::new(ended))), ("ended".to_owned(), expected));
