@@ -38,7 +38,7 @@ use tokio::sync::{Notify, oneshot, watch};
 const LINES_AT_ONCE: usize = 200;
 /// Rows per submission to the journal. A command that arrives now waits until they are written, and this loop until they are encoded.
 const ROWS_AT_ONCE: usize = 10;
-/// Pause after a submission, unless so many rows wait that the loop only yields.
+/// Pause after a submission. If many rows wait, the loop only yields.
 const ROWS_PAUSE: Duration = Duration::from_millis(5);
 const MANY_ROWS: usize = 1000;
 /// Entries per idle query before the loop yields.

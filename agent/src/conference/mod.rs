@@ -92,7 +92,7 @@ pub struct Conferences {
     /// For tasks that go on by themselves.
     own: Weak<Self>,
     book: Mutex<Book>,
-    /// Decisions that are to be carried out, in their order; whoever holds `carrying` does so.
+    /// Decisions to carry out, in order. The holder of `carrying` carries them out.
     decided: Mutex<VecDeque<Decision>>,
     carrying: Mutex<()>,
     clock: Clock,
@@ -115,8 +115,8 @@ pub struct Conferences {
     mixing: Notify,
     estimates: broadcast::Sender<Estimate>,
     pub counts: Counts,
-    /// Held from the last reading of rows until the book knows that they are gone: whoever reads the rows of a participant meanwhile would find
-    /// neither them nor what they have counted.
+    /// Held from the last reading of rows until the book knows that they are gone. Otherwise a reader of a participant's rows could find
+    /// neither the rows nor their counters.
     rows_end: tokio::sync::Mutex<()>,
     copies: copies::Copies,
 }
@@ -261,7 +261,7 @@ impl Conferences {
 
     // -- sockets -----------------------------------------------------------------------------------
 
-    /// Hold a relay address. One that somebody else has is said: its media works, but its RTCP does not arrive.
+    /// Reserve a relay address. If another process has it, a warning is logged: media works, but RTCP does not arrive.
     fn hold(&self, relay: Endpoint) {
         if let Err(error) = self.try_hold(relay) {
             tracing::warn!("conference address {relay} is not held: {error}");

@@ -29,7 +29,7 @@ pub enum Holder {
     Subscription(Text),
 }
 
-/// Something that the relay does to a line's media, and for whom.
+/// Work of the relay on a line's media, and the party that requested it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub reason: Reason,

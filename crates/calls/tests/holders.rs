@@ -1,4 +1,4 @@
-//! A media line leaves the relay when nobody holds it there any more: any order of starts and stops, by several holders, against a model of the relay.
+//! A media line leaves the relay when its last holder lets go. Starts and stops of several holders in any order are compared with a model of the relay.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -178,7 +178,7 @@ const PAIRS: [[&str; 2]; 5] = [
 enum NgStep {
     Start(usize, Whom, Outcome),
     Stop(usize, Whom, Outcome),
-    /// For so many seconds.
+    /// Duration in seconds.
     Play(Whom, u8),
     StartRecording(Outcome),
     StopRecording(Outcome),

@@ -62,7 +62,7 @@ impl Book {
         }
         let (policy, quiet) = (&self.learner.policy, self.learner.scanners.are_quiet(now));
         let mut allowed: Vec<IpAddr> = Vec::new();
-        // Who sends to both parties' ports is not admitted for being alone at one of them.
+        // A source that sends to both parties' ports is not admitted merely because it is alone at one of them.
         let other = line.leg(side.other());
         let scans = |component| {
             let latch = leg.latch(component);

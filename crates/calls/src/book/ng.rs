@@ -517,7 +517,7 @@ impl Book {
             if refused {
                 return holds.refuse(&hold);
             }
-            // Without a reply the relay may have received it all the same.
+            // The relay may have received a command that it did not answer.
             holds.confirm(hold.clone(), until);
             if let Some(to) = &copies {
                 holds.aim(&hold, to.clone());

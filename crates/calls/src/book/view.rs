@@ -116,7 +116,7 @@ impl<'a> LineView<'a> {
         self.line.released
     }
 
-    /// What the relay does to the media, and for whom.
+    /// Work of the relay on the media, with its holders.
     #[must_use]
     pub fn holds(&self) -> Vec<Hold> {
         self.line.all_holds()

@@ -170,7 +170,7 @@ pub struct World {
     sequences: HashMap<u32, u16>,
     pub people: BTreeMap<u8, Person>,
     pub qualities: BTreeMap<(u8, u8), Quality>,
-    /// Sender and receiver of video that is left out for now.
+    /// Sender and receiver whose video is paused.
     pub paused: BTreeSet<(u8, u8)>,
     /// Who may get a packet of a stream at a relay address, wherever it comes from, and who must, while rows change.
     allowed: BTreeSet<((Endpoint, u32), Endpoint)>,
