@@ -105,7 +105,7 @@ build/.sip-agents: .ci/sip-agents tests/rooms/sip/package.json tests/rooms/sip/p
 
 build: daemons bench-programs
 
-$(PB): crates/bfrt/proto/bfruntime.proto | $(VENV)/.ready
+$(PB): crates/plane/bfrt/proto/bfruntime.proto | $(VENV)/.ready
 	@mkdir -p $(@D) && touch $(@D)/__init__.py
 	@$(BIN)/python -m grpc_tools.protoc -I$(<D) --python_out=$(@D) --grpc_python_out=$(@D) $(<F)
 	@sed -i 's/^import bfruntime_pb2/from . import bfruntime_pb2/' $(@D)/bfruntime_pb2_grpc.py

@@ -1,6 +1,6 @@
 """Meetings by tree design (Scallop, figures 15 to 17): computed from the engine's limits, and loaded into the softswitch for real.
 
-Rows come from the allocator that the agent uses (crates/conference/examples/meetings.rs), meeting by meeting. Then packets of the first and the last meeting are sent
+Rows come from the allocator that the agent uses (crates/conferences/conference/examples/meetings.rs), meeting by meeting. Then packets of the first and the last meeting are sent
 through the programs: each of its other participants must get each packet once.
 """
 

@@ -1,4 +1,4 @@
-"""The example server of crates/admin, which stands for an agent."""
+"""The example server of crates/runtime/admin, which stands for an agent."""
 
 from __future__ import annotations
 

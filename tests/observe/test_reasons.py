@@ -9,7 +9,7 @@ from tests.lab.processes import ROOT
 
 
 def test_commands_have_the_agents_words() -> None:
-    text = (ROOT / "crates/calls/src/reason.rs").read_text()
+    text = (ROOT / "crates/calls/calls/src/reason.rs").read_text()
     assert dict(re.findall(r'^    \w+ "([a-z0-9-]+)" "(.*)";$', text, re.MULTILINE)) == REASONS
 
 

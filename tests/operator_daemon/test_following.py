@@ -1,4 +1,4 @@
-"""The daemon's event stream: gaps are shown, and what was dealt with does not come again. Against the example server of crates/admin."""
+"""The daemon's event stream: gaps are shown, and what was dealt with does not come again. Against the example server of crates/runtime/admin."""
 
 from __future__ import annotations
 

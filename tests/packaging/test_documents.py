@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_reason_is_in_the_documents() -> None:
-    code = (ROOT / "crates/calls/src/reason.rs").read_text(encoding="utf-8")
+    code = (ROOT / "crates/calls/calls/src/reason.rs").read_text(encoding="utf-8")
     reasons = re.findall(r'^    [A-Z]\w+ "([a-z-]+)" "', code, re.MULTILINE)
     assert "contested" in reasons and len(reasons) > 20, "reason.rs has another form"
     text = (ROOT / "docs/reasons.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Reader of recorded control traffic: commands of SIP servers (or a test client) to relays, and what came back.
 
-The recordings are in tests/data/traces, a selection for the codec's own tests in crates/rtpproxy/tests/data.
+The recordings are in tests/data/traces, a selection for the codec's own tests in crates/protocols/rtpproxy/tests/data.
 
 Line formats (TIME is epoch seconds, BYTES a Python bytes literal):
     TIME UDP|TCP SRC > DST --> relay len=N BYTES          command, seen on the wire
@@ -44,7 +44,7 @@ class Exchange:
 
 def selection() -> list[Path]:
     """The repository's own recordings."""
-    return sorted((_ROOT / "crates/rtpproxy/tests/data").glob("*.txt"))
+    return sorted((_ROOT / "crates/protocols/rtpproxy/tests/data").glob("*.txt"))
 
 
 def recordings() -> list[Path]:

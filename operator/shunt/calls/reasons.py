@@ -1,4 +1,4 @@
-"""Why a stream is in its state: the words of `shunt why`, each with what an operator should know. The agent has the same (crates/calls/src/reason.rs)."""
+"""Why a stream is in its state: the words of `shunt why`, each with what an operator should know. The agent has the same (crates/calls/calls/src/reason.rs)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from shunt.doctor.finding import Finding
 
 BUILTIN = "builtin"
 """The built-in relay's name among the relays."""
-# Dates of VF (crates/rtpproxy/src/capability.rs).
+# Dates of VF (crates/protocols/rtpproxy/src/capability.rs).
 TTL_SUBCOMMAND, TTL_MODIFIER, QUERY, NOTIFY = 20251015, 20210524, 20080403, 20081224
 ASKED = (TTL_SUBCOMMAND, TTL_MODIFIER, QUERY, NOTIFY)
 

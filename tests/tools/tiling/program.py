@@ -1,4 +1,4 @@
-"""The mixer's tiling as a program (crates/tiling/examples/tile.rs): events of a simulated time in, packets out."""
+"""The mixer's tiling as a program (crates/conferences/tiling/examples/tile.rs): events of a simulated time in, packets out."""
 
 from __future__ import annotations
 
