@@ -1,7 +1,8 @@
 """A double of what a script sees in bfshell: a tree of tables built from BF Runtime schemas, with bfrt_python's manners.
 
 Parameter names depend on the method: the shortest endings of the fields' names, of one depth for all, that
-keep key and data fields of that method apart. Table errors are printed and not raised; wrong names raise.
+keep key and data fields of that method apart. As in the published bfrtTable.py, a refused write raises BfRtTableError, a get that finds
+nothing returns -1, and a value that cannot be parsed is printed and nothing happens; wrong names raise TypeError.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 _OWN = ("pipe", "gress_dir", "prsr_id")
+
+
+class BfRtTableError(Exception):
+    """A write that the driver refused."""
 
 
 class Entry:
@@ -48,6 +53,8 @@ class Leaf:
         self.actions = {action["name"]: action for action in table.get("action_specs") or ()}
         self.default = Entry({}, {}, next((name for name in self.actions if name.endswith(table.get("default", "\0"))), None))
         self.calls: list[str] = []
+        self.refuse: Callable[[str, dict[str, Any], dict[str, Any]], str] = lambda verb, key, values: ""
+        """A test's own reason to refuse a write (verb, key, data), as the driver words it."""
         keys = list(self.key_fields)
         self._add_method("get", keys, [], self._get, ("regex", "return_ents", "print_ents", "table", "from_hw", *_OWN, "handle"))
         self._add_method("delete", keys, [], self._delete, (*_OWN, "handle"))
@@ -100,10 +107,13 @@ class Leaf:
     def _writer(self, verb: str, action: str | None) -> Callable[..., Any]:
         def write(key: dict[str, Any], values: dict[str, Any], given: dict[str, Any]) -> Any:
             place = _frozen(key)
-            problem = self._refused(verb, key, values, place)
-            if problem:
-                print(f"Error: table_entry_{verb} failed on table {self.table['name']}. [{problem}]")
-                return -1
+            for field, value in key.items():
+                if self.key_fields[field]["type"]["type"] != "string" and not all(_is_number(part) for part in _parts(value)):
+                    print(f"ERROR: Can`t parse key in {verb} function. Invalid key: {value}")
+                    return None
+            if problem := self._refused(verb, key, values, place):
+                what = "set_default_entry" if verb == "set_default" else f"table_entry_{verb}"
+                raise BfRtTableError(f"Error: {what} failed on table {self.table['name']}. [{problem}]")
             entry = Entry(key, values, action)
             if verb == "entry":
                 return entry
@@ -119,6 +129,8 @@ class Leaf:
         return write
 
     def _refused(self, verb: str, key: dict[str, Any], values: dict[str, Any], place: tuple[Any, ...]) -> str:
+        if verb != "entry" and (reason := self.refuse(verb, key, values)):
+            return reason
         if verb == "add" and place in self.entries:
             return "Already exists"
         if verb == "mod" and place not in self.entries:
@@ -134,9 +146,10 @@ class Leaf:
             width = field["type"].get("width")
             if name in values and width and isinstance(values[name], int) and values[name] >> width:
                 return "Invalid arguments"
-        for name, field in self.key_fields.items():
+        for name, value in key.items():
+            field = self.key_fields[name]
             width = field["type"].get("width")
-            values_of = key[name] if isinstance(key[name], list) else [key[name]]
+            values_of = _parts(value)
             if width and any(isinstance(value, int) and value >> width for value in values_of[: 1 if field.get("match_type") == "LPM" else 2]):
                 return "Invalid arguments"
         return ""
@@ -144,15 +157,18 @@ class Leaf:
     def _get(self, key: dict[str, Any], values: dict[str, Any], given: dict[str, Any]) -> Any:
         entry = self.entries.get(_frozen(key))
         if entry is None:
-            print(f"Error: table_entry_get failed on table {self.table['name']}. [Object not found]")
+            if given.get("print_ents", True):
+                print(f"Error: table_entry_get failed on table {self.table['name']}. [Object not found]")
             return -1
         if given.get("print_ents", True):
             print(f"Entry data (action : {entry.action})")
         return entry
 
     def _delete(self, key: dict[str, Any], values: dict[str, Any], given: dict[str, Any]) -> None:
-        if self.entries.pop(_frozen(key), None) is None:
-            print(f"Error: table_entry_del failed on table {self.table['name']}. [Object not found]")
+        reason = self.refuse("delete", key, {}) or ("" if _frozen(key) in self.entries else "Object not found")
+        if reason:
+            raise BfRtTableError(f"Error: table_entry_delete failed on table {self.table['name']}. [{reason}]")
+        del self.entries[_frozen(key)]
 
     def _get_default(self, key: dict[str, Any], values: dict[str, Any], given: dict[str, Any]) -> Entry:
         return self.default
@@ -165,9 +181,21 @@ class Leaf:
     def dump(self, table: bool = False, json: bool = False, from_hw: bool = False, return_ents: bool = False, print_zero: bool = True) -> list[Entry] | None:
         print(f"----- {self.table['name']} Dump Start -----")
         if not self.entries:
-            print(f"Error: table_entry_get_first failed on table {self.table['name']}. [Object not found]")
+            print(f"Table {self.table['name']} has no entries.")
             return None
         return list(self.entries.values()) if return_ents else None
+
+
+def _parts(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        int(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _frozen(key: dict[str, Any]) -> tuple[Any, ...]:

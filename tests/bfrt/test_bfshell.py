@@ -8,6 +8,8 @@ import json
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from shunt.config.load import ConfigError, loads
-from tests.bfrt.fake_bfshell import Leaf, Node, short_names, tree
+from tests.bfrt.fake_bfshell import Entry, Leaf, Node, short_names, tree
 from tests.softswitch.schema import document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,6 +135,12 @@ def plan(text: str = CONFIG) -> dict[str, Any]:
     return json.loads(json.dumps(setup.plan_of(config.switch)))
 
 
+def apply(bfrt: Any, made: dict[str, Any], said: list[str] | None = None) -> dict[str, int]:
+    """Outcomes of carrying a plan out; its lines are appended to `said`."""
+    found: dict[str, int] = setup.apply(bfrt, made, [].append if said is None else said.append)
+    return found
+
+
 def entries(leaf: Leaf) -> dict[tuple[Any, ...], tuple[str | None, dict[str, Any]]]:
     return {tuple(v for _, v in key): (e.action, {n.decode(): v for n, v in e.data.items()}) for key, e in leaf.entries.items()}
 
@@ -140,7 +148,7 @@ def entries(leaf: Leaf) -> dict[tuple[Any, ...], tuple[str | None, dict[str, Any
 def test_a_switch_is_set_up() -> None:
     bfrt = switch()
     said: list[str] = []
-    assert setup.apply(bfrt, plan(), said.append) == 0
+    assert apply(bfrt, plan(), said)["failed"] == 0
     assert said[-1] == "25 steps: 22 added, 1 changed, 2 unchanged", said
     ports = entries(bfrt.port.port)
     assert set(ports) == {(132,), (141,), (140,)}
@@ -177,22 +185,22 @@ def test_a_switch_is_set_up() -> None:
 
 def test_the_second_time_nothing_changes() -> None:
     bfrt = switch()
-    setup.apply(bfrt, plan(), lambda line: None)
+    apply(bfrt, plan())
     leaves = [bfrt.port.port, bfrt.relay.pipe.Ingress.route, bfrt.relay.pipe.Ingress.layer2, bfrt.relay.pipe.Egress.nexthop, bfrt.relay.pipe.Egress.mtu, bfrt.pre.node]
     for leaf in leaves:
         leaf.calls.clear()
     said: list[str] = []
-    assert setup.apply(bfrt, plan(), said.append) == 0
+    assert apply(bfrt, plan(), said)["failed"] == 0
     assert len(said) == 1 and "unchanged" in said[0] and "added" not in said[0] and "changed," not in said[0]
     assert {call for leaf in leaves for call in leaf.calls} == {"get", "get_default"}
 
 
 def test_what_differs_is_changed() -> None:
     bfrt = switch()
-    setup.apply(bfrt, plan(), lambda line: None)
+    apply(bfrt, plan())
     said: list[str] = []
-    assert setup.apply(bfrt, plan(CONFIG.replace("speed: 25G, ", "").replace("vlan: 100", "vlan: 200").replace("9.9/32, to: cpu", "9.9/32, to: relay")), said.append) == 0
-    assert [line.split()[0] for line in said[:-1]] == ["added", "changed", "changed"], said
+    assert apply(bfrt, plan(CONFIG.replace("speed: 25G, ", "").replace("vlan: 100", "vlan: 200").replace("9.9/32, to: cpu", "9.9/32, to: relay")), said)["failed"] == 0
+    assert [line.split()[0] for line in said[:-1]] == ["changed"] * 3, said
     assert entries(bfrt.port.port)[141,][1]["$SPEED"] == "BF_SPEED_100G"
     assert entries(bfrt.relay.pipe.Egress.nexthop)[2,][1]["vlan"] == 200
     assert entries(bfrt.relay.pipe.Ingress.route)[((0x0A090909, 32),)] == ("Ingress.forward", {"port": 141, "nexthop": 1})
@@ -201,27 +209,346 @@ def test_what_differs_is_changed() -> None:
 @pytest.mark.parametrize("mtu", [1400, 9100])
 def test_a_port_has_one_mtu(mtu: int) -> None:
     bfrt = switch()
-    setup.apply(bfrt, plan(), lambda line: None)
+    apply(bfrt, plan())
     said: list[str] = []
-    assert setup.apply(bfrt, plan(CONFIG.replace("mtu: 9000", f"mtu: {mtu}")), said.append) == 0
-    assert said[:-1] == [f"changed   packets of more than {mtu} bytes do not leave by port 1/0"]
+    assert apply(bfrt, plan(CONFIG.replace("mtu: 9000", f"mtu: {mtu}")), said)["failed"] == 0
+    assert len(said) == 2 and said[0].startswith("changed") and said[0].endswith(f"# packets of more than {mtu} bytes do not leave by port 1/0")
     assert {(port, first) for _, (first, _), port in entries(bfrt.relay.pipe.Egress.mtu)} == {(132, mtu + 1), (141, 1501), (140, 1501)}
 
 
 def test_what_a_table_refuses_is_told_and_the_rest_is_done() -> None:
-    """bfrt_python prints a table's error and returns as if all were well."""
     bfrt = switch()
     bfrt.relay.pipe.Ingress.route.table["size"] = 2
     said: list[str] = []
-    assert setup.apply(bfrt, plan(), said.append) == 2
+    assert apply(bfrt, plan(), said)["failed"] == 2
     failed = [line for line in said if line.startswith("FAILED")]
-    assert len(failed) == 2 and all("Ingress.route" in line and "No space" in line for line in failed)
+    assert len(failed) == 2 and all("Ingress.route -> " in line and "No space" in line for line in failed)
+    assert "Ingress.route -> to_cpu(hdr.ipv4.dst_addr=0xa090909/32): " in failed[0] and failed[0].endswith("# 10.9.9.9/32: cpu")
     assert len(entries(bfrt.relay.pipe.Ingress.route6)) == 1 and "2 failed" in said[-1]
+
+
+STEPS = plan()["steps"]
+
+
+@pytest.mark.parametrize("which", range(len(STEPS)), ids=[step["why"] for step in STEPS])
+def test_any_step_may_be_refused(which: int) -> None:
+    """Each step in turn: its table, key and reason are reported, and every other step is carried out."""
+    step, bfrt, said = STEPS[which], switch(), list[str]()
+    others = setup.Tables(bfrt)
+    leaf = others.leaf(step["table"])
+    key = None if step["key"] is None else setup.arguments(leaf.get, others.key_of(step))
+    leaf.refuse = lambda verb, asked, data: "Hardware comms failed" if _is(key, asked) and verb in ("add", "mod", "set_default") else ""
+    leaf.default = Entry({}, {}, None)
+    outcomes = apply(bfrt, plan(), said)
+    refused = [line for line in said if line.startswith("FAILED")]
+    assert len(refused) == outcomes["failed"] == 1, refused
+    assert step["table"] in refused[0] and "Hardware comms failed" in refused[0] and refused[0].endswith(step["why"])
+    assert outcomes["added"] + outcomes["changed"] + outcomes["unchanged"] == len(STEPS) - 1
+    leaf.refuse = lambda *_: ""
+    again = apply(bfrt, plan())
+    assert again["failed"] == 0 and again["added"] + again["changed"] == 1
+
+
+def _is(arguments: dict[str, Any] | None, asked: dict[str, Any]) -> bool:
+    if arguments is None:
+        return not asked
+    flat = [part for value in asked.values() for part in (value if isinstance(value, list) else [value])]
+    return sorted(map(str, arguments.values())) == sorted(map(str, flat))
+
+
+def test_a_value_that_cannot_be_parsed_is_reported() -> None:
+    """bfrt_python prints it, and returns as if it had written the row."""
+    wrong = plan()
+    wrong["steps"][-1]["key"] = {"hdr.ipv4.dst_addr": {"lpm": ["nonsense", 24]}}
+    said: list[str] = []
+    assert apply(switch(), wrong, said)["failed"] == 1
+    assert any(line.startswith("FAILED") and "Can`t parse key" in line for line in said)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_port_whose_new_speed_is_refused_keeps_the_old_one(lost: bool) -> None:
+    bfrt, said = switch(), list[str]()
+    apply(bfrt, plan())
+    before = entries(bfrt.port.port)[141,]
+    bfrt.port.port.refuse = lambda verb, key, data: "Invalid arguments" if verb == "add" and (lost or data["$SPEED"] == "BF_SPEED_100G") else ""
+    assert apply(bfrt, plan(CONFIG.replace("speed: 25G, ", "")), said)["failed"] == 1
+    failed = next(line for line in said if line.startswith("FAILED"))
+    assert ("THE PORT IS GONE" if lost else "has its former settings") in failed
+    assert entries(bfrt.port.port).get((141,)) == (None if lost else before)
+
+
+SMALLER = CONFIG.replace("    - {prefix: 10.9.9.9/32, to: cpu}\n", "").replace(
+    '    - {prefix: 0.0.0.0/0, to: uplink}\n', "").replace('    - {name: uplink, port: "1/0", mac: "02:aa:00:00:00:02", vlan: 100}\n', "").replace(
+    '    - {port: 140, mac: "02:00:00:00:03:00", enabled: false}\n', "")  # fmt: skip
+
+
+def rows(bfrt: Any) -> dict[str, Any]:
+    tables = setup.Tables(bfrt)
+    return {name: entries(tables.leaf(name)) for name in setup._OWNED}
+
+
+def test_rows_that_the_configuration_no_longer_has() -> None:
+    """Two routes, a next hop, its bridging, a port's MAC address and its MTU: listed, and removed only with prune."""
+    bfrt, said = switch(), list[str]()
+    apply(bfrt, plan())
+    before = rows(bfrt)
+    assert apply(bfrt, plan(SMALLER), said)["stale"] == 6
+    listed = [line.split()[1] for line in said if line.startswith("stale")]
+    assert listed == ["Ingress.route(hdr.ipv4.dst_addr=0/0)", "Ingress.route(hdr.ipv4.dst_addr=0xa090909/32)", *listed[2:]], listed
+    assert [name.partition("(")[0] for name in listed[2:]] == ["Ingress.layer2"] * 2 + ["Egress.nexthop", "Egress.mtu"]
+    assert rows(bfrt) == before
+    said.clear()
+    assert apply(bfrt, {**plan(SMALLER), "prune": True}, said)["removed"] == 6
+    fresh = switch()
+    apply(fresh, plan(SMALLER))
+    assert rows(bfrt) == rows(fresh)
+    assert apply(bfrt, {**plan(SMALLER), "prune": True})["unchanged"] == len(plan(SMALLER)["steps"])
+
+
+def test_a_removal_that_is_refused() -> None:
+    bfrt, said = switch(), list[str]()
+    apply(bfrt, plan())
+    bfrt.relay.pipe.Ingress.route.refuse = lambda verb, key, data: "In use" if verb == "delete" else ""
+    outcomes = apply(bfrt, {**plan(SMALLER), "prune": True}, said)
+    assert (outcomes["failed"], outcomes["removed"]) == (2, 4)
+    assert sum("In use" in line and "Ingress.route(" in line for line in said) == 2
+
+
+def test_no_row_is_stale_while_a_ports_number_is_unknown() -> None:
+    """The rows of that port cannot be told from rows of a removed one."""
+    bfrt = switch()
+    apply(bfrt, plan())
+    bfrt.port.port_str_info.entries.clear()
+    before = rows(bfrt)
+    apply(bfrt, {**plan(), "prune": True})
+    assert rows(bfrt) == before
+
+
+@pytest.mark.parametrize(
+    "text, expected", [(CONFIG, {}), (SMALLER, {"stale": 6, "to change": 1}), (CONFIG.replace("vlan: 100", "vlan: 7"), {"to change": 1}), (CONFIG.replace("mtu: 9000", "mtu: 1300"), {"to change": 1})]
+)
+def test_check_writes_nothing(text: str, expected: dict[str, int]) -> None:
+    bfrt, empty = switch(), switch()
+    apply(bfrt, plan())
+    leaves = [setup.Tables(bfrt).leaf(step["table"]) for step in plan()["steps"]]
+    for leaf in leaves:
+        leaf.calls.clear()
+    found = apply(bfrt, {**plan(text), "check": True, "prune": True})
+    assert {name: count for name, count in found.items() if count and name != "unchanged"} == expected
+    assert {call for leaf in leaves for call in leaf.calls} <= {"get", "get_default"}
+    found = apply(empty, {**plan(), "check": True})
+    assert (found["to add"], found["to change"], found["unchanged"]) == (22, 1, 2) and not any(rows(empty).values())
+
+
+# Next hops with an address.
+
+HOPS = """
+switch:
+  ports: [{port: 1, mac: "02:00:00:00:01:00"}, {port: 2, mac: "02:00:00:00:01:00"}]
+  next_hops:
+    - {name: first, port: 1, address: 10.1.0.1, backup: second}
+    - {name: second, port: 2, address: 10.1.1.1, backup: third}
+    - {name: third, port: 2, mac: "02:aa:00:00:00:03", vlan: 7}
+    - {name: alone, port: 1, address: 10.1.0.9}
+  routes:
+    - {prefix: 0.0.0.0/0, to: first}
+    - {prefix: 10.7.0.0/16, to: second}
+    - {prefix: 10.8.0.0/16, to: alone}
+"""
+DEFAULT, SEVEN, EIGHT = (0, 0), (0x0A070000, 16), (0x0A080000, 16)
+A, B, C, ALONE = "02:aa:00:00:00:01", "02:aa:00:00:00:02", "02:aa:00:00:00:03", "02:aa:00:00:00:09"
+
+
+def neighbour(address: str, mac: str | None, state: str = "REACHABLE") -> dict[str, Any]:
+    return {"dst": address, "dev": "bf_pci0", "state": [state]} | ({} if mac is None else {"lladdr": mac})
+
+
+def neighbours(hops: Any, *listing: dict[str, Any]) -> dict[str, Any]:
+    """The plan of HOPS as the runner hands it on after `ip neigh` listed this."""
+    hops.take(list(listing))
+    return json.loads(json.dumps({**plan(HOPS), "macs": hops.macs, "known": hops.known}))
+
+
+def ways(bfrt: Any) -> dict[Any, Any]:
+    return {key[0]: data.get("nexthop") for key, (_, data) in entries(bfrt.relay.pipe.Ingress.route).items()}
+
+
+def test_next_hops_are_resolved_and_fail_over() -> None:
+    bfrt, hops = switch(), setup.Hops(plan(HOPS)["hops"])
+    first, second, alone = neighbour("10.1.0.1", A), neighbour("10.1.1.1", B, "STALE"), neighbour("10.1.0.9", ALONE, "DELAY")
+    # Before anything answers: the ports are set up, and routes with a static backup use it.
+    found = apply(bfrt, neighbours(hops))
+    assert found["unresolved"] == 7 and len(bfrt.port.port.entries) == 2
+    assert ways(bfrt) == {DEFAULT: 3, SEVEN: 3}
+    assert apply(bfrt, neighbours(hops, first, second, alone))["unresolved"] == 0
+    assert ways(bfrt) == {DEFAULT: 1, SEVEN: 2, EIGHT: 4}
+    macs = {number: data["dst_mac"] for (number,), (_, data) in entries(bfrt.relay.pipe.Egress.nexthop).items()}
+    assert macs == {1: 0x02AA00000001, 2: 0x02AA00000002, 3: 0x02AA00000003, 4: 0x02AA00000009}
+    # The first dies: its routes use the second. A route without a backup stays.
+    apply(bfrt, neighbours(hops, neighbour("10.1.0.1", None, "FAILED"), second))
+    assert ways(bfrt) == {DEFAULT: 2, SEVEN: 2, EIGHT: 4}
+    # Both die, a neighbour that only lacks its link layer address among them.
+    apply(bfrt, neighbours(hops, neighbour("10.1.1.1", None, "INCOMPLETE")))
+    assert ways(bfrt) == {DEFAULT: 3, SEVEN: 3, EIGHT: 4}
+    # Another device takes the first one's address over.
+    apply(bfrt, neighbours(hops, neighbour("10.1.0.1", ALONE), second, alone))
+    assert ways(bfrt) == {DEFAULT: 1, SEVEN: 2, EIGHT: 4}
+    assert entries(bfrt.relay.pipe.Egress.nexthop)[1,][1]["dst_mac"] == 0x02AA00000009
+
+
+def test_without_a_reachable_next_hop_a_route_stays_on_the_first_known_one() -> None:
+    bfrt, text = switch(), HOPS.replace(", backup: third", "")
+    hops = setup.Hops(plan(text)["hops"])
+    hops.take([neighbour("10.1.0.1", A), neighbour("10.1.1.1", B)])
+    apply(bfrt, {**plan(text), "macs": dict(hops.macs), "known": dict(hops.known)})
+    hops.take([])
+    apply(bfrt, {**plan(text), "macs": hops.macs, "known": hops.known})
+    assert ways(bfrt) == {DEFAULT: 1, SEVEN: 2}
+
+
+def test_the_kernel_probes_what_it_knows() -> None:
+    hops = setup.Hops(plan(HOPS)["hops"])
+    probes = hops.take([neighbour("10.1.0.1", A), neighbour("10.1.1.1", B, "PERMANENT"), neighbour("10.9.9.9", C)])
+    assert probes == [["neigh", "change", "10.1.0.1", "lladdr", A, "dev", "bf_pci0", "nud", "probe"]]
+
+
+@pytest.mark.netns
+def test_a_dead_neighbour_is_found_in_the_kernels_table() -> None:
+    """A real kernel: the far end of a veth pair answers ARP, and then no longer."""
+    if subprocess.run(["ip", "netns", "add", "far"], capture_output=True).returncode:
+        pytest.skip("needs root")
+    try:
+        for line in (
+            "link add n0 address 02:aa:00:00:00:0f type veth peer name n1 netns far", "addr add 10.1.0.2/24 dev n0", "link set n0 up",
+            "-n far link set n1 address 02:aa:00:00:00:01 up", "-n far addr add 10.1.0.1/24 dev n1",
+        ):  # fmt: skip
+            subprocess.run(["ip", *line.split()], check=True)
+        hops = setup.Hops(plan(HOPS)["hops"])
+        wait(lambda: hops.macs["first"] == A, hops)
+        subprocess.run(["ip", "-n", "far", "link", "set", "n1", "arp", "off"], check=True)
+        wait(lambda: hops.macs["first"] is None, hops)
+        assert hops.known["first"] == A
+        subprocess.run(["ip", "-n", "far", "link", "set", "n1", "arp", "on"], check=True)
+        wait(lambda: hops.macs["first"] == A, hops)
+    finally:
+        subprocess.run(["ip", "netns", "del", "far"])
+        subprocess.run(["ip", "link", "del", "n0"], capture_output=True)
+
+
+def wait(condition: Callable[[], bool], hops: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, hops.macs
+        hops.read()
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ((', mac: "02:aa:00:00:00:03"', ""), "neither mac nor address"),
+        (("backup: second", "backup: first"), "not another one"),
+        (("backup: second", "backup: nobody"), "not another one"),
+        (('mac: "02:aa:00:00:00:03"', 'mac: "02:aa:00:00:00:03", backup: first'), "has no address"),
+        (("10.1.0.9", "10.1.0"), "10.1.0"),
+    ],
+)
+def test_a_wrong_next_hop_says_where(change: tuple[str, str], message: str) -> None:
+    assert HOPS.count(change[0]) == 1
+    with pytest.raises(ConfigError) as caught:
+        loads(HOPS.replace(*change))
+    assert any(message in line and "switch.next_hops" in line for line in caught.value.lines()), caught.value.lines()
+
+
+# On the switch, outside bf_switchd. The double of bfshell ends at the end of its input and needs an absolute path, as the published one does.
+
+BFSHELL = """
+import pickle, select, sys
+assert sys.argv[1] == "-b" and sys.argv[2].startswith("/")
+if select.select([sys.stdin], [], [], 0)[0]:
+    sys.exit(0)  # end of input, before the script ran
+open("bfshell_temp", "w").close()
+print("bfrt_root> We've found 1 p4 programs for device 0:")
+sys.path.insert(0, {root!r})
+from tests.bfrt import test_bfshell
+bfrt = test_bfshell.switch()
+test_bfshell.{prepare}(bfrt)
+exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), {{"__name__": "__main__", "bfrt": bfrt}})
+"""
+
+
+def as_it_is(bfrt: Any) -> None:
+    """An empty switch."""
+
+
+def set_up(bfrt: Any) -> None:
+    apply(bfrt, plan())
+
+
+def refusing(bfrt: Any) -> None:
+    bfrt.relay.pipe.Ingress.route.refuse = lambda verb, key, data: "No space" if verb == "add" else ""
+
+
+def in_bfshell(tmp_path: Path, prepare: str, *options: str, text: str = CONFIG) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "bfshell.py").write_text(BFSHELL.format(root=str(ROOT), prepare=prepare))
+    (tmp_path / "switch.json").write_text(json.dumps(plan(text)))
+    command = f"{sys.executable} {tmp_path / 'bfshell.py'}"
+    return subprocess.run([sys.executable, SCRIPTS / "setup.py", "--execute", tmp_path / "switch.json", "--bfshell", command, *options], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    "prepare, options, text, status, line",
+    [
+        ("as_it_is", (), CONFIG, 0, "25 steps: 22 added, 1 changed, 2 unchanged"),
+        ("set_up", (), CONFIG, 0, "25 steps: 25 unchanged"),
+        ("refusing", (), CONFIG, 1, "25 steps: 18 added, 1 changed, 2 unchanged, 4 failed"),
+        ("as_it_is", ("--check",), CONFIG, 1, "25 steps: 2 unchanged, 22 to add, 1 to change"),
+        ("set_up", ("--check",), CONFIG, 0, "25 steps: 25 unchanged"),
+        ("set_up", ("--check",), SMALLER, 1, "18 steps: 17 unchanged, 1 to change, 6 stale"),
+        ("set_up", (), SMALLER, 0, "18 steps: 1 changed, 17 unchanged, 6 stale"),
+        ("set_up", ("--prune",), SMALLER, 0, "18 steps: 1 changed, 6 removed, 17 unchanged"),
+        ("as_it_is", (), HOPS, 1, "steps: "),
+        ("no_such_thing", (), CONFIG, 2, "bfshell did not carry the plan out"),
+    ],
+)
+def test_the_exit_status(tmp_path: Path, prepare: str, options: tuple[str, ...], text: str, status: int, line: str) -> None:
+    done = in_bfshell(tmp_path, prepare, *options, text=text)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert line in done.stdout.splitlines()[-1] and ("bfrt_root" in done.stdout) is (status == 2)
+
+
+def test_without_bfshell_or_plan(tmp_path: Path) -> None:
+    (tmp_path / "switch.json").write_text(json.dumps(plan()))
+    for arguments, message in (([tmp_path / "switch.json", "--bfshell", "/nowhere/bfshell"], "No such file"), ([tmp_path / "none.json"], "no plan")):
+        done = subprocess.run([sys.executable, "-I", "-S", SCRIPTS / "setup.py", "--execute", *arguments], capture_output=True, text=True)
+        assert done.returncode == 2 and message in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_following_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run at the start, after each change, and 30 s after one that left something undone; systemd hears once that the switch is set up."""
+    hops = setup.Hops(plan(HOPS)["hops"])
+    states: list[str | None] = [None] * 2 + [A] * 14 + [B] * 3
+    statuses, runs, ready = iter([2, 1, 0, 0]), list[Any](), list[int]()
+
+    def read() -> None:
+        if not states:
+            raise EOFError
+        hops.macs["first"] = hops.known["first"] = states.pop(0)
+
+    def run(made: dict[str, Any]) -> int:
+        runs.append((len(states), made["macs"]["first"]))
+        return next(statuses)
+
+    monkeypatch.setattr(hops, "read", read)
+    monkeypatch.setattr(setup, "_ready", lambda: ready.append(len(runs)))
+    with pytest.raises(EOFError):
+        setup.follow(plan(HOPS), hops, run, lambda seconds: None)
+    assert runs == [(18, None), (16, A), (6, A), (2, B)] and ready == [2, 3, 4]
 
 
 def test_a_port_that_the_switch_does_not_have() -> None:
     said: list[str] = []
-    assert setup.apply(switch(), plan(CONFIG.replace('"2/1"', '"33/0"')), said.append) > 0
+    assert apply(switch(), plan(CONFIG.replace('"2/1"', '"33/0"')), said)["failed"] > 0
     assert any("there is no port 33/0" in line for line in said)
 
 
@@ -229,7 +556,7 @@ def test_another_program() -> None:
     config = loads(CONFIG)
     said: list[str] = []
     wrong = setup.plan_of(config.switch, "switch")
-    assert setup.apply(switch(), wrong, said.append) > 0
+    assert apply(switch(), wrong, said)["failed"] > 0
     assert any("is program 'switch' loaded" in line for line in said)
 
 

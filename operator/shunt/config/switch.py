@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator
 
 from shunt.config.section import Location, Section
-from shunt.config.values import Name, Network
+from shunt.config.values import Address, Name, Network
 
 CPU, DISCARD = "cpu", "discard"
 _FRONT = re.compile(r"[1-9][0-9]?/[0-7]")
@@ -51,11 +51,13 @@ class SwitchPort(Section):
 
 
 class NextHop(Section):
-    """A neighbour that packets are sent to. The switch resolves no addresses."""
+    """A neighbour that packets are sent to: a MAC address, or an IP address that setup.py resolves on the switch, or both."""
 
     name: Name = Field(description="Name for routes.")
     port: SwitchPortName = Field(description="The port, one of switch.ports.")
-    mac: Mac = Field(description="The neighbour's MAC address.")
+    mac: Mac | None = Field(default=None, description="The neighbour's MAC address. With address: the one until the first answer.")
+    address: Address | None = Field(default=None, description="The neighbour's IP address, for setup.py --follow. Default: the MAC address is fixed.")
+    backup: Name | None = Field(default=None, description="The next hop that routes use while this one does not answer. Needs address.")
     vlan: int | None = Field(default=None, ge=1, le=4094, description="802.1Q tag. Default: untagged.")
 
 
@@ -83,6 +85,7 @@ class Switch(Section):
             if port.port == self.cpu_port:
                 yield ("ports", i, "port"), f"{port.port} is the CPU port"
         names: dict[str, int] = {}
+        all_names = {hop.name for hop in self.next_hops}
         ways: dict[str, tuple[int, str | int]] = {}
         for i, hop in enumerate(self.next_hops):
             if hop.name in (CPU, DISCARD):
@@ -91,6 +94,14 @@ class Switch(Section):
                 yield ("next_hops", i, "name"), f"{hop.name!r} is already the name of switch.next_hops.{first}"
             if hop.port not in ports:
                 yield ("next_hops", i, "port"), f"{hop.port} is not one of switch.ports"
+            if hop.mac is None and hop.address is None:
+                yield ("next_hops", i), f"{hop.name!r} has neither mac nor address"
+            if hop.backup is not None and (hop.backup == hop.name or hop.backup not in all_names):
+                yield ("next_hops", i, "backup"), f"{hop.backup!r} is not another one of switch.next_hops"
+            if hop.backup is not None and hop.address is None:
+                yield ("next_hops", i, "backup"), f"{hop.name!r} has no address, so nothing shows when it is unreachable"
+            if hop.mac is None:
+                continue
             first, way = ways.setdefault(hop.mac, (i, hop.port))
             if way != hop.port:
                 yield ("next_hops", i, "mac"), f"{hop.mac} is at port {way} (switch.next_hops.{first}): frames of the CPU could not be distinguished"
