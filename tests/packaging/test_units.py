@@ -18,7 +18,8 @@ from tests.packaging import units
 # Those that run as the user shunt, with no right at all.
 USERS = ("shunt-agent", "shunt-operator", "shunt-relay", "shunt-edge", "shunt-edge-local", "shunt-mixer", "shunt-standby", "shunt-standby-operator")
 NETWORK = "shunt-edge-network"  # no daemon: commands of root that make a namespace
-DAEMONS = [name for name in units.NAMES if name != f"{NETWORK}.service"]
+SWITCH = "shunt-switch"  # on the switch, a script
+DAEMONS = [name for name in units.NAMES if name not in (f"{NETWORK}.service", f"{SWITCH}.service")]
 # systemd's own rating of exposure, in tenths; the softswitch needs four capabilities.
 WORST = dict.fromkeys(USERS, 20) | {"shunt-softswitch": 40}
 
@@ -37,7 +38,8 @@ def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     made = units.write(tmp_path, str(tmp_path))
-    assert {path.stem for path in made} == {*WORST, NETWORK}
+    assert {path.stem for path in made} == {*WORST, NETWORK, SWITCH}
+    # Its script and its bfshell are on the switch.
     done = subprocess.run([analyze, "verify", "--man=no", *made], capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if "shunt" in line]
     assert said == [] and done.returncode == 0, done.stderr
@@ -73,6 +75,14 @@ def test_the_edge_in_a_namespace_is_the_edge_and_takes_its_place(tmp_path: Path)
     more = {"NetworkNamespacePath": "/run/netns/shunt-edge", "Requires": f"{NETWORK}.service", "Conflicts": "shunt-edge.service"}
     changed = {"Description": local["Description"], "After": f"{edge['After']} {NETWORK}.service"}
     assert local == edge | more | changed
+
+
+def test_the_set_up_of_a_switch_runs_with_bf_switchd_and_before_the_agent(tmp_path: Path) -> None:
+    found = units.settings(next(path for path in units.write(tmp_path, "/usr") if path.stem == SWITCH))
+    assert found["After"] == found["PartOf"] == found["WantedBy"] == "bf_switchd.service" and found["Before"] == "shunt-agent.service"
+    assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("notify", "always", "0")
+    assert found["CapabilityBoundingSet"] == "CAP_NET_ADMIN" and " --follow " in found["ExecStart"]
+    assert (units.ROOT / found["ExecStart"].split()[1].removeprefix("/usr/share/shunt/")).is_file()
 
 
 @pytest.mark.parametrize("name", DAEMONS)
