@@ -2,6 +2,7 @@
 
 use crate::conference::Conferences;
 use crate::core::Core;
+use crate::data_plane;
 use crate::metrics;
 use crate::standby::Pair;
 use crate::view;
@@ -183,6 +184,9 @@ impl AgentView {
             add("data-plane-down", format!("{target}: {reason}"));
         } else if let (Some(target), None) = (&self.target, &current.facts) {
             add("data-plane-down", format!("{target}: not connected yet"));
+        }
+        if self.role() != Role::Standby && current.is_up() && current.set_up == Some(false) {
+            add("switch-not-set-up", data_plane::NOT_SET_UP.into());
         }
         if let Some((interface, problem)) = self.core.conferences().and_then(|conferences| conferences.cpu_port_problem()) {
             add("cpu-port", format!("data_plane.cpu_interface {interface}: {problem}"));

@@ -24,6 +24,8 @@ pub struct Current {
     pub facts: Option<Arc<Facts>>,
     /// Reason why it cannot be used.
     pub down: Option<String>,
+    /// Whether the switch has its operator's rows, as last read; `None`: not read since the connection was made.
+    pub set_up: Option<bool>,
     /// State of the comparison of table and plan since the connection was made.
     phase: Phase,
     /// The data plane's own counters by name, and the time of reading.
@@ -31,6 +33,9 @@ pub struct Current {
     /// Interfaces and the mode of the program attached to each, as last read; `None`: the data plane has no such table.
     pub interfaces: Option<Arc<[(String, String)]>>,
 }
+
+/// The problem of a switch without its operator's rows.
+pub const NOT_SET_UP: &str = "the switch has no MAC address of its own and drops every packet; p4/bfrt_python/setup.py sets it up";
 
 /// Since the connection was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,8 +133,9 @@ async fn handle(core: &Arc<Core>, event: Event) {
                 tracing::warn!("data plane: {lack}");
             }
             core.events().data_plane(&facts.name, LinkWhat::Up, None);
-            core.data_plane
-                .change(|current| (current.facts, current.down, current.phase) = (Some(facts), None, Phase::Connected));
+            core.data_plane.change(|current| {
+                (current.facts, current.down, current.set_up, current.phase) = (Some(facts), None, None, Phase::Connected)
+            });
             core.set_data_plane(true);
             let counted = Arc::clone(core);
             tokio::spawn(async move { read_totals(&counted).await });
@@ -215,6 +221,18 @@ async fn read_totals(core: &Core) {
         log_changed(core.data_plane.current().interfaces.as_deref(), interfaces.as_deref());
         core.data_plane
             .change(|current| (current.totals, current.interfaces) = (totals, interfaces.map(Into::into)));
+    }
+    let before = core.data_plane.current().set_up;
+    // Rows go with bf_switchd, and the session with them.
+    if before != Some(true)
+        && let Ok(set_up) = plane.is_set_up().await
+    {
+        match (before, set_up) {
+            (None, false) => tracing::error!("data plane: {NOT_SET_UP}"),
+            (Some(false), true) => tracing::info!("data plane: the switch is set up now"),
+            _ => {}
+        }
+        core.data_plane.change(|current| current.set_up = Some(set_up));
     }
 }
 

@@ -48,6 +48,24 @@ async def test_a_call_is_offloaded_counted_and_taken_out(tmp_path: Path) -> None
         assert len(chip.held("Ingress.media")) == 1
 
 
+async def test_a_switch_that_is_not_set_up_is_reported(tmp_path: Path) -> None:
+    async with switch_lab(tmp_path) as lab:
+
+        async def problem() -> str | None:
+            status = await lab.status()
+            assert status is not None
+            return next((problem["message"] for problem in status["problems"] if problem["code"] == "switch-not-set-up"), None)
+
+        assert "drops every packet" in await until(problem)
+        layer2 = lab.chip.table("Ingress.layer2")
+        lab.chip.entries[layer2.id][tuple((field.id, b"\0") for field in layer2.key)] = pb.TableData(action_id=next(iter(layer2.actions)).id)
+
+        async def gone() -> bool:
+            return await problem() is None
+
+        await until(gone)
+
+
 async def test_what_the_switch_drops_is_a_metric_by_reason(tmp_path: Path) -> None:
     async with switch_lab(tmp_path) as lab:
         chip = lab.chip

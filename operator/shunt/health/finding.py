@@ -62,6 +62,7 @@ CODES: dict[str, Code] = {
     "agent-unreachable": Code("fail", "the agent does not answer: it is dead, or hangs"),
     "relay-down": Code("fail", "a relay does not answer commands"),
     "data-plane-down": Code("fail", "the agent has no connection to the data plane"),
+    "switch-not-set-up": Code("fail", "the switch has no ports, addresses and routes yet, and drops every packet"),
     "no-active-agent": Code("fail", "no agent of the group has the lease"),
     "mixer-down": Code("fail", "a mixer of conferences does not answer"),
     "xdp-missing": Code("fail", "an interface has no program of the softswitch now"),

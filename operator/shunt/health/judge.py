@@ -32,6 +32,7 @@ _REMEDIES = {
     "relay-down": "See whether it runs, and whether a packet filter drops commands to its control socket or its replies.",
     "data-plane-down": "See `systemctl status shunt-softswitch`: installed entries keep forwarding, new calls stay on the relay.",
     "no-active-agent": "See `systemctl status shunt-agent` on both hosts, and whether Redis answers.",
+    "switch-not-set-up": "See `systemctl status shunt-switch` on the switch, or run p4/bfrt_python/setup.py there.",
     "mixer-down": "See `systemctl status shunt-mixer`.",
     "cpu-port": "Correct data_plane.cpu_interface, or the switch's port.",
     "hep-failed": "See the agent's log: another program may have the port of hep.listen.",

@@ -264,6 +264,15 @@ impl Plane {
         routes::read(&link.session, &link.tables.schema).await
     }
 
+    /// Returns whether the operator has set up the switch (its MAC addresses); true for a data plane that needs no set-up.
+    ///
+    /// # Errors
+    /// [`PlaneError::Unavailable`] without an answer.
+    pub async fn is_set_up(&self) -> Result<bool, PlaneError> {
+        let link = self.link()?;
+        routes::is_set_up(&link.session, &link.tables.schema).await
+    }
+
     /// Writes rows of conferences, in this order. Every row is tried and has its own result. Existing rows are modified, and postponed ones
     /// are written again.
     ///

@@ -1,7 +1,7 @@
 //! The routes and next hops of a switch. Its operator sets them, and the agent reads them.
 
 use crate::error::PlaneError;
-use crate::questions::{ALL_TIMEOUT, whole};
+use crate::questions::{ALL_TIMEOUT, read_table, whole};
 use crate::rows::{self, Row, Value};
 use crate::tuple::address;
 use bytes::Bytes;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 const TABLES: [&str; 2] = ["Ingress.route", "Ingress.route6"];
 const NEXT_HOPS: &str = "Egress.nexthop";
+/// The switch's own MAC addresses. A switch without any drops every frame.
+const LAYER2: &str = "Ingress.layer2";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hop {
@@ -134,6 +136,12 @@ fn tables(schema: &Schema) -> Option<Tables> {
 
 pub(crate) fn exist(schema: &Schema) -> bool {
     tables(schema).is_some()
+}
+
+/// Returns whether the switch has rows of its operator; true for a target that needs none.
+pub(crate) async fn is_set_up(session: &Session, schema: &Schema) -> Result<bool, PlaneError> {
+    let Some(table) = schema.table(LAYER2) else { return Ok(true) };
+    Ok(!read_table(session, table, ALL_TIMEOUT).await?.is_empty())
 }
 
 /// Reads the routes with the client for large reads.
