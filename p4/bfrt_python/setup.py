@@ -584,7 +584,7 @@ class Hops:
 
 
 def follow(plan: Dict[str, Any], hops: Hops, run: Callable[[Dict[str, Any]], int], sleep: Callable[[float], None] = time.sleep) -> None:
-    """Carries the plan out at once, when a next hop changes, and 30 s after a run that left something undone. Never returns."""
+    """Carries the plan out at once, when a next hop changes, 6 s after bfshell did not answer, and 30 s after a refused step. Never returns."""
     last, again = None, 0.0
     while True:
         hops.read()
@@ -596,7 +596,7 @@ def follow(plan: Dict[str, Any], hops: Hops, run: Callable[[Dict[str, Any]], int
             status = run(dict(plan, macs=last, known=dict(hops.known)))
             if status != 2:
                 _ready()
-            again = _RETRY if status else float("inf")
+            again = {0: float("inf"), 2: 2 * _PERIOD}.get(status, _RETRY)
         sleep(_PERIOD)
         again -= _PERIOD
 

@@ -406,6 +406,16 @@ def test_without_a_reachable_next_hop_a_route_stays_on_the_first_known_one() -> 
     assert ways(bfrt) == {DEFAULT: 1, SEVEN: 2}
 
 
+def test_two_uplinks_share_the_routes_and_stand_in_for_each_other() -> None:
+    text = HOPS.replace("10.7.0.0/16", "128.0.0.0/1").replace("0.0.0.0/0", "0.0.0.0/1").replace("backup: third", "backup: first")
+    bfrt, hops = switch(), setup.Hops(plan(text)["hops"])
+    low, high, first, second = (0, 1), (1 << 31, 1), neighbour("10.1.0.1", A), neighbour("10.1.1.1", B)
+    for listing, expected in (([first, second], {low: 1, high: 2}), ([second], {low: 2, high: 2}), ([first], {low: 1, high: 1}), ([], {low: 1, high: 2})):
+        hops.take(listing)
+        apply(bfrt, {**plan(text), "macs": dict(hops.macs), "known": dict(hops.known)})
+        assert {way: hop for way, hop in ways(bfrt).items() if way != EIGHT} == expected, listing
+
+
 def test_the_kernel_probes_what_it_knows() -> None:
     hops = setup.Hops(plan(HOPS)["hops"])
     probes = hops.take([neighbour("10.1.0.1", A), neighbour("10.1.1.1", B, "PERMANENT"), neighbour("10.9.9.9", C)])
@@ -525,10 +535,10 @@ def test_without_bfshell_or_plan(tmp_path: Path) -> None:
 
 
 def test_following_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run at the start, after each change, and 30 s after one that left something undone; systemd hears once that the switch is set up."""
+    """A run at the start, after each change, 6 s after bfshell did not answer, and 30 s after a refused step."""
     hops = setup.Hops(plan(HOPS)["hops"])
-    states: list[str | None] = [None] * 2 + [A] * 14 + [B] * 3
-    statuses, runs, ready = iter([2, 1, 0, 0]), list[Any](), list[int]()
+    states: list[str | None] = [None] * 4 + [A] * 14 + [B] * 3
+    statuses, runs, ready = iter([2, 1, 1, 0, 0]), list[Any](), list[int]()
 
     def read() -> None:
         if not states:
@@ -543,7 +553,7 @@ def test_following_the_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "_ready", lambda: ready.append(len(runs)))
     with pytest.raises(EOFError):
         setup.follow(plan(HOPS), hops, run, lambda seconds: None)
-    assert runs == [(18, None), (16, A), (6, A), (2, B)] and ready == [2, 3, 4]
+    assert runs == [(20, None), (18, None), (16, A), (6, A), (2, B)] and ready == [2, 3, 4, 5]
 
 
 def test_a_port_that_the_switch_does_not_have() -> None:
