@@ -264,7 +264,7 @@ class Session {
   async leave() {
     const path = this.path;
     this.end();
-    if (path) await ask("DELETE", path, null, { keepalive: true }).catch(() => {});
+    if (path) await ask("DELETE", path, null, { keepalive: true, signal: AbortSignal.timeout(LONGEST_WAIT_MS) }).catch(() => {});
   }
 }
 
@@ -401,6 +401,8 @@ class Page {
   /** Begin a session, again and again while that may help. */
   async connect(replaces) {
     let wait = FIRST_WAIT_MS;
+    // Who comes back at once keeps the own name: the server knows first that this browser has left.
+    await this.leaving;
     while (this.inside) {
       this.status(replaces ? "Connecting again…" : "Joining…");
       const session = new Session({ look: (look) => this.looked(session, look), restarted: () => this.counts.restarts++, refused: () => this.notice(), lost: (why) => this.lost(session, why) });
@@ -464,7 +466,8 @@ class Page {
     this.tracks.screen?.stop();
     this.tracks.screen = null;
     this.out();
-    await session?.leave();
+    this.leaving = session?.leave();
+    await this.leaving;
     this.peek();
   }
 
