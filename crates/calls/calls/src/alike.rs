@@ -1,14 +1,14 @@
-//! What many calls have alike is kept once.
+//! Keeps one copy of a value that many calls share.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Values that are remembered.
+/// Capacity of the cache, in values.
 const MOST: usize = 4096;
 
-/// Values in use.
+/// A cache of the values in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Alike<T: ?Sized> {
     known: HashSet<Arc<T>>,
@@ -21,7 +21,7 @@ impl<T: ?Sized> Default for Alike<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Alike<T> {
-    /// The value, shared with all that have the same.
+    /// Returns the shared copy of a value.
     pub(crate) fn shared<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
         if let Some(known) = self.known.get(value.borrow()) {
             return Arc::clone(known);

@@ -11,10 +11,10 @@ struct Named {
     line: LineId,
 }
 
-/// An index of lines, in the order of their tags: most calls have one line, and a call of a thousand tags is searched by halves.
+/// An index of lines, ordered by tag: most calls have one line, and a binary search serves a call with a thousand tags.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// What its lines that are over have done is kept under.
+    /// Key under which the results of its ended lines are kept.
     pub(crate) number: CallNumber,
     lines: Vec<Named>,
 }
@@ -24,7 +24,7 @@ impl Call {
         Self { number, lines: Vec::new() }
     }
 
-    /// Enter a line.
+    /// Adds a line.
     pub(crate) fn enter(&mut self, tag: Arc<[u8]>, media: Option<u32>, line: LineId) {
         let at = self.lines.partition_point(|named| *named.tag <= *tag);
         if self.lines.is_empty() {
@@ -50,17 +50,17 @@ impl Call {
         &rest[..rest.partition_point(|named| *named.tag == *tag)]
     }
 
-    /// The lines of a session tag with their media indexes, in the order in which they were entered.
+    /// Returns the lines of a session tag with their media indexes, in the order of their addition.
     pub(crate) fn of_tag<'a>(&'a self, tag: &[u8]) -> impl Iterator<Item = (Option<u32>, LineId)> + use<'a> {
         self.of(tag).iter().map(|named| (named.media, named.line))
     }
 
-    /// The line of a session.
+    /// Returns the line of a session.
     pub(crate) fn line(&self, tag: &[u8], media: Option<u32>) -> Option<LineId> {
         self.of_tag(tag).find(|(index, _)| *index == media).map(|(_, line)| line)
     }
 
-    /// All lines.
+    /// Returns all lines.
     pub(crate) fn ids(&self) -> impl Iterator<Item = LineId> + '_ {
         self.lines.iter().map(|named| named.line)
     }

@@ -1,4 +1,4 @@
-//! What the book decides: plain data, for those who do I/O.
+//! What the book decides: plain data for the components that do I/O.
 
 use crate::book::Notice;
 use crate::entry::Counters;
@@ -15,61 +15,61 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why the book asks a relay something.
+/// The purpose of a command that the book sends to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The session of an offloaded stream is to stay, or gets its own time-out back.
+    /// Keep the session of an offloaded stream, or restore its time-out.
     KeepAlive,
-    /// Has the relay the session still, and packets of it?
+    /// Query whether the relay still has the session, and its packet count.
     Check,
-    /// Has the relay packets of a party of which the data plane has seen none?
+    /// Query the relay's count for a party from which the data plane has seen no packet.
     Silence,
-    /// Somebody wants to see how many packets the relay has counted.
+    /// Query the relay's packet count for a client of the admin API.
     Count,
-    /// A media time-out: the session is to end.
+    /// End the session after a media time-out.
     Delete,
-    /// A callee that lost a fork has hung up: the relay is to send to the other one.
+    /// Make the relay send to another callee, because one that lost a fork has hung up.
     Restore,
 }
 
-/// One thing to do, or to tell.
+/// One action to execute, or one event to report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Write to the relay table; the result goes to [`crate::Book::written`].
     Write(Write),
-    /// Who may send to a relay port and the RTCP port above it; `None`: everybody. An empty list: nobody.
+    /// The sources allowed at a relay port and the RTCP port above it; `None`: all, an empty list: none.
     Filter { port: Endpoint, allowed: Option<Arc<[IpAddr]>> },
-    /// A party of a call is at this address: it is no unknown source, also at a port that has no filter yet.
+    /// A party of a call is at this address: it is no unknown source, even at a port without a filter.
     Allow(IpAddr),
-    /// Drop what a scanner sends.
+    /// Drop packets from a scanner.
     Block(Found),
-    /// Delete an entry that no call claims: the relay has given its port to a new call.
+    /// Delete an entry that no call claims, because the relay has given its port to a new call.
     DeleteOrphan(FiveTuple),
-    /// Read when these entries last met a packet, for [`crate::Book::idle_times`].
+    /// Read when these entries last matched a packet, for [`crate::Book::idle_times`].
     ReadIdle(Vec<FiveTuple>),
-    /// Send a relay a command of the book's own; the answer goes to [`crate::Book::relay_replied`].
+    /// Send a command of the book to a relay; the answer goes to [`crate::Book::relay_replied`].
     AskRelay {
         line: LineId,
         relay: RelayId,
         purpose: Purpose,
         command: Vec<u8>,
     },
-    /// A stream is in another state, or has another reason for it.
+    /// A stream's state or reason has changed.
     Changed {
         stream: StreamId,
         before: State,
         state: State,
         reason: Reason,
-        /// The stream became offloaded: how long after both parties' first packet.
+        /// If the stream became offloaded: the time since both parties' first packet.
         after: Option<Duration>,
     },
-    /// A packet came to a line's port that met no entry; what learning made of it.
+    /// A packet at a line's port matched no entry; this is what learning concluded.
     Learned {
         stream: StreamId,
         notice: Notice,
         verdict: Verdict,
     },
-    /// Something to tell of a line.
+    /// An event of a line.
     Happened { line: LineId, what: Happening },
     /// Report a media time-out to the SIP server.
     Notify {
@@ -77,20 +77,20 @@ pub enum Decision {
         target: Result<NotifyTarget, NotifyError>,
         message: Vec<u8>,
     },
-    /// The line's row is to be written to the journal ([`crate::Book::row`]).
+    /// Write the line's row to the journal ([`crate::Book::row`]).
     Store(LineId),
-    /// The row is to be removed from the journal.
+    /// Remove the row from the journal.
     Forget(RowKey),
-    /// A call is over: no line of it runs, and all of its entries are out.
+    /// A call has ended: it has no running line, and all of its entries have been removed.
     Ended(Box<Ended>),
 }
 
-/// What an operator may want to know of a line.
+/// An event of a line that may interest an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happening {
     /// Signalling changes the line: its entries are removed.
     Suspended(Reason),
-    /// Signalling is through: learning goes on.
+    /// Signalling has completed: learning continues.
     Resumed,
     /// A party has another address.
     Moved {
@@ -98,15 +98,15 @@ pub enum Happening {
         before: Endpoint,
         source: Endpoint,
     },
-    /// A stream's entry has met no packet for this time.
+    /// A stream's entry has matched no packet for this time.
     Idle { stream: StreamId, silent: Duration },
-    /// It meets packets again.
+    /// The entry matches packets again.
     Active { stream: StreamId },
-    /// The session ends for want of media in this time.
+    /// The session ends after this time unless media arrives.
     MediaTimeout(Duration),
 }
 
-/// A call that is over.
+/// A call that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     pub call: Arc<[u8]>,
@@ -114,11 +114,11 @@ pub struct Ended {
     pub created: Time,
     /// Why its last line ended.
     pub reason: Reason,
-    /// In the order in which they began.
+    /// Ordered by their begin.
     pub lines: Vec<EndedLine>,
 }
 
-/// A media line that is over.
+/// A media line that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedLine {
     pub line: LineId,
@@ -129,9 +129,9 @@ pub struct EndedLine {
     pub relay: RelayId,
     pub created: Time,
     pub reason: Reason,
-    /// Both relay ports were known.
+    /// Whether both relay ports were known.
     pub answered: bool,
-    /// Recordings of its media by the relay, each with the party that it is about (`None`: both, or that is not known).
+    /// Recordings of its media by the relay, each with the party that it covers (`None`: both, or unknown).
     pub recorded: Vec<(Hold, Option<Side>)>,
     pub caller: EndedParty,
     pub callee: EndedParty,
@@ -147,31 +147,31 @@ impl EndedLine {
     }
 }
 
-/// What a party of a line that is over has sent.
+/// What a party of an ended line has sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedParty {
     pub signalled: Option<Endpoint>,
     pub learned: Option<Endpoint>,
-    /// Where it sent to.
+    /// Relay port that the party sent to.
     pub relay: Option<Endpoint>,
-    /// What entries counted.
+    /// Counters of its entries.
     pub rtp: Counters,
     pub rtcp: Counters,
-    /// RTP packets by the relay's last word; `None`: nobody asked.
+    /// RTP packets in the relay's last answer; `None`: the relay was not queried.
     pub relay_packets: Option<u64>,
     pub was_offloaded: bool,
-    /// How long after both parties' first packet it was offloaded for the first time.
+    /// Time from both parties' first packet to the first offload.
     pub offloaded_after: Option<Duration>,
-    /// RTP payload types with the number of notices of each.
+    /// RTP payload types, with the number of notices of each.
     pub payload_types: Vec<(u8, u32)>,
-    /// The last one that a copy of SIP showed.
+    /// Latest SDP in a copy of SIP.
     pub sdp: Option<Sdp>,
-    /// Packets from other sources.
+    /// Packets from sources that do not match.
     pub mismatches: u64,
 }
 
 impl EndedParty {
-    /// Whether a packet of the party's own was seen.
+    /// Returns whether any packet from the party was seen.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.rtp.packets > 0 || self.relay_packets.is_some_and(|packets| packets > 0) || self.learned.is_some()

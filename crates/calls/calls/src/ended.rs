@@ -1,13 +1,13 @@
-//! Sessions that have ended: a relay that still lists one does not bring it back.
+//! Remembers sessions that have ended, so that they are not adopted again from a relay that still lists them.
 
 use crate::line::Line;
 use crate::recent::Recent;
 use std::hash::{BuildHasher, RandomState};
 
-/// Sessions in each of two generations. rtpengine keeps a deleted call for 30 s by default.
+/// Capacity in sessions of each of two generations. rtpengine keeps a deleted call for 30 s by default.
 const MOST: usize = 100_000;
 
-/// Hashes of sessions, because a Call-ID and its tags take ten times the memory.
+/// Hashes of sessions: a Call-ID with its tags would take ten times the memory.
 #[derive(Debug)]
 pub(crate) struct EndedSessions {
     known: Recent<u64, ()>,
@@ -36,22 +36,22 @@ impl EndedSessions {
         }
     }
 
-    /// Whether the session that rtpproxy names after a tag and a media index has ended.
+    /// Returns whether the session that rtpproxy names after a tag and a media index has ended.
     pub(crate) fn has_session(&self, call_id: &[u8], tag: &[u8], media: Option<u32>) -> bool {
         self.known.get(&self.session(call_id, tag, media)).is_some()
     }
 
-    /// Whether the dialog between two tags has ended.
+    /// Returns whether the dialog between two tags has ended.
     pub(crate) fn has_dialog(&self, call_id: &[u8], tags: [&[u8]; 2]) -> bool {
         self.known.get(&self.dialog(call_id, tags)).is_some()
     }
 
-    /// A command has begun the session again.
+    /// Forgets the end of a session that a command has begun again.
     pub(crate) fn forget_session(&mut self, call_id: &[u8], tag: &[u8], media: Option<u32>) {
         self.known.remove(&self.session(call_id, tag, media));
     }
 
-    /// A command has begun the dialog again.
+    /// Forgets the end of a dialog that a command has begun again.
     pub(crate) fn forget_dialog(&mut self, call_id: &[u8], tags: [&[u8]; 2]) {
         self.known.remove(&self.dialog(call_id, tags));
     }

@@ -1,10 +1,10 @@
-//! Entries of the relay table, and what becomes of writes.
+//! Entries of the relay table, and the results of writes.
 
 use shunt_net::{Endpoint, FiveTuple};
 use std::time::Duration;
 use thiserror::Error;
 
-/// One entry: packets that match the key leave from `new_source` to `new_destination`, which may be of another IP version than the key.
+/// One entry: packets that match the key leave from `new_source` to `new_destination`, whose IP version may differ from the key's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelayEntry {
     key: FiveTuple,
@@ -15,15 +15,15 @@ pub struct RelayEntry {
 /// Why two ends of a flow make no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EntryError {
-    #[error("{0} and {1} are of two IP versions")]
+    #[error("{0} and {1} have different IP versions")]
     Family(Endpoint, Endpoint),
-    #[error("{0} is no address to send from or to")]
+    #[error("{0} is not an address that packets can be sent from or to")]
     Unusable(Endpoint),
 }
 
 impl RelayEntry {
     /// # Errors
-    /// The ends of one flow are of two IP versions, or one of them has a null address or port 0.
+    /// The two ends of one flow have different IP versions, or one of them has a null address or port 0.
     pub fn new(key: FiveTuple, new_source: Endpoint, new_destination: Endpoint) -> Result<Self, EntryError> {
         for (source, destination) in [(key.src, key.dst), (new_source, new_destination)] {
             if let Some(end) = [source, destination]
@@ -43,7 +43,7 @@ impl RelayEntry {
         })
     }
 
-    /// One that has been made before.
+    /// Recreates an entry that has been validated before.
     pub(crate) fn again(key: FiveTuple, new_source: Endpoint, new_destination: Endpoint) -> Self {
         Self {
             key,
@@ -57,7 +57,7 @@ impl RelayEntry {
         self.key
     }
 
-    /// The relay address and port at which its packets arrive.
+    /// Returns the relay address and port at which its packets arrive.
     #[must_use]
     pub fn port(&self) -> Endpoint {
         self.key.dst
@@ -81,25 +81,25 @@ pub enum Operation {
     Insert(RelayEntry),
     /// The key has an entry with another rewrite.
     Modify(RelayEntry),
-    /// Deleting what is not there is no error.
+    /// Deletes an entry; a missing one is no error.
     Delete(FiveTuple),
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; of a delete also: there was no such entry.
+    /// Done, also if a delete found no entry.
     Done,
     TableFull,
     HashCollision,
-    /// The host's output path forbids it.
+    /// The host's output path does not allow it.
     HostPolicy,
     Rejected,
-    /// No answer: whether it was done is not known.
+    /// No answer: whether the write was done is unknown.
     Unavailable,
 }
 
-/// What the data plane counted on an entry since it was installed. `None`: not measured.
+/// What the data plane has counted for an entry since its installation. `None`: not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub packets: u64,
@@ -107,14 +107,14 @@ pub struct Counters {
     pub lost: Option<u64>,
     pub reordered: Option<u64>,
     pub duplicates: Option<u64>,
-    /// RFC 3550 section 6.4.1, µs: the latest; of several entries the mean, weighted by packets.
+    /// Latest jitter, µs (RFC 3550 section 6.4.1); for several entries the mean, weighted by packets.
     pub jitter_us: Option<u32>,
     /// The largest of the readings, µs.
     pub jitter_max_us: Option<u32>,
 }
 
 impl Counters {
-    /// The counts of two entries of one stream, the later one given.
+    /// Adds the counts of a later entry of the same stream.
     #[must_use]
     pub fn plus(self, later: Self) -> Self {
         let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
@@ -132,7 +132,7 @@ impl Counters {
         }
     }
 
-    /// A later reading of the same entry.
+    /// Merges a later reading of the same entry.
     #[must_use]
     pub(crate) fn read_again(self, later: Self) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl Counters {
     }
 }
 
-/// The mean of two values, weighted by numbers of packets; one that is not known does not count.
+/// Returns the mean of two values, weighted by packets; an unknown value is ignored.
 fn mean(one: (Option<u32>, u64), other: (Option<u32>, u64)) -> Option<u32> {
     let (Some(a), Some(b)) = (one.0, other.0) else {
         return one.0.or(other.0);
@@ -156,21 +156,21 @@ fn mean(one: (Option<u32>, u64), other: (Option<u32>, u64)) -> Option<u32> {
     u32::try_from(sum / (weight_a + weight_b)).ok()
 }
 
-/// What was read of an entry at one time.
+/// One reading of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub key: FiveTuple,
     pub counters: Counters,
-    /// How long no packet has met it; `None` where the data plane cannot tell.
+    /// Time since a packet last matched it; `None` if the data plane cannot tell.
     pub idle: Option<Duration>,
 }
 
-/// When an entry last met a packet.
+/// When an entry last matched a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
     pub key: FiveTuple,
-    /// How long no packet has met it; `None` where the data plane cannot tell, or has no such entry.
+    /// Time since a packet last matched it; `None` if the data plane cannot tell, or has no such entry.
     pub idle: Option<Duration>,
-    /// The last RTP sequence number, if it can tell.
+    /// Latest RTP sequence number, if the data plane reports it.
     pub sequence: Option<u16>,
 }

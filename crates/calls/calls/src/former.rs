@@ -1,4 +1,4 @@
-//! Streams whose call is over: their phones may still send, and the ports may be handed out again.
+//! Streams of ended calls: their phones may still send, and the relay may give the ports out again.
 
 use crate::ids::LineId;
 use shunt_latch::{Component, Former, Time};
@@ -29,14 +29,15 @@ impl FormerStreams {
         }
     }
 
-    /// The stream that another line had at a port, for the line that has the port now. A port that comes back to its own line has no such stream.
+    /// Takes the stream that another line had at a port, for the line that has the port now. Returns `None` for a port that returns to its
+    /// own line.
     pub(crate) fn take(&mut self, now: Time, port: Endpoint, line: LineId) -> Option<Former> {
         self.expire(now);
         let (owner, former, _) = self.by_port.remove(&port)?;
         (owner != line).then_some(former)
     }
 
-    /// A packet to a port without a call: whether it goes on with the stream that had the port, whose number is then noted.
+    /// Returns whether a packet to a port without a call continues the port's former stream, and notes its sequence number if so.
     pub(crate) fn goes_on(
         &mut self,
         now: Time,

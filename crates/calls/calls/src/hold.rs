@@ -1,6 +1,7 @@
 //! What keeps a media line on its relay: a set of holds, each with its holder.
 //!
-//! Two recordings of one call are two holds. The line may leave the relay when the set is empty, so the end of one of them changes nothing.
+//! Two recordings of one call are two holds. The line may leave the relay only when the set is empty, so the end of one recording does not
+//! end the other.
 
 use crate::ids::Side;
 use crate::journal::Text;
@@ -10,10 +11,10 @@ use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::collections::BTreeSet;
 
-/// Recordings of a line that are remembered after their end: the latest.
+/// Number of ended recordings that a line remembers, the latest ones.
 const MOST_PAST: usize = 16;
 
-/// The one that a hold belongs to. Only a command that names the same holder ends it.
+/// The owner of a hold. Only a command that names the same holder ends the hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holder {
@@ -33,10 +34,10 @@ pub enum Holder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     pub reason: Reason,
-    /// The command or option that began it: `C`, `start recording`, `record-call`. Empty: no agent saw it.
+    /// The command or option that began it: `C`, `start recording`, `record-call`. Empty: no agent saw the command.
     pub command: Box<str>,
     pub holder: Holder,
-    /// Where copies go, as far as commands say so.
+    /// Destinations of copies, if commands name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<Endpoint>,
 }
@@ -51,7 +52,7 @@ impl Hold {
         }
     }
 
-    /// Whether somebody else gets the media.
+    /// Returns whether a third party gets the media.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         matches!(
@@ -65,7 +66,7 @@ impl Hold {
     }
 }
 
-/// How many recorders get the media: subscriptions, addresses of copies, and recordings of the relay itself.
+/// Returns how many recorders get the media: subscriptions, addresses of copies, and recordings by the relay itself.
 #[must_use]
 pub fn recorders<'a>(holds: impl IntoIterator<Item = &'a Hold>) -> usize {
     let recorder = |hold: &Hold| match (&hold.holder, hold.to.first()) {
@@ -80,16 +81,16 @@ pub fn recorders<'a>(holds: impl IntoIterator<Item = &'a Hold>) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) hold: Hold,
-    /// Its command has no reply yet: a refusal takes it back.
+    /// The command has no reply yet: a rejection removes the hold.
     begun: bool,
-    /// When it ends by itself.
+    /// When the hold expires.
     pub(crate) until: Option<Time>,
 }
 
 /// The holds of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
-    /// By reason.
+    /// Sorted by reason.
     held: Vec<Held>,
     /// Recordings that have ended.
     past: Vec<Hold>,
@@ -104,7 +105,7 @@ impl Holds {
         }
     }
 
-    /// The same holds for another line of the call.
+    /// Adds the holds of another line of the call.
     pub(crate) fn join(&mut self, others: &Self) {
         for held in &others.held {
             self.confirm(held.hold.clone(), held.until);
@@ -115,7 +116,7 @@ impl Holds {
         self.held.is_empty()
     }
 
-    /// Why the line stays on the relay.
+    /// Returns why the line stays on the relay.
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.held.first().map(|held| held.hold.reason)
     }
@@ -133,7 +134,7 @@ impl Holds {
         self.held.iter_mut().find(|held| held.hold.is_same(hold))
     }
 
-    /// Adds a hold, unless its holder has it already. Returns whether it is new.
+    /// Adds a hold, unless its holder already has it. Returns whether it is new.
     fn add(&mut self, hold: Hold) -> bool {
         if self.find(&hold).is_some() {
             return false;
@@ -144,7 +145,7 @@ impl Holds {
         true
     }
 
-    /// Adds a hold for a command that the relay may refuse.
+    /// Adds a hold for a command that the relay may reject.
     pub(crate) fn begin(&mut self, hold: Hold) {
         if self.add(hold.clone())
             && let Some(held) = self.find(&hold)
@@ -153,7 +154,7 @@ impl Holds {
         }
     }
 
-    /// The relay has carried out the command, or may have: the hold stays. `until`: when it ends by itself.
+    /// Keeps a hold whose command the relay has carried out, or may have. `until`: when the hold expires.
     pub(crate) fn confirm(&mut self, hold: Hold, until: Option<Time>) {
         self.add(hold.clone());
         if let Some(held) = self.find(&hold) {
@@ -161,33 +162,34 @@ impl Holds {
         }
     }
 
-    /// The copies of a hold go to these places from now on.
+    /// Sets the destinations of a hold's copies.
     pub(crate) fn aim(&mut self, hold: &Hold, to: Vec<Endpoint>) {
         if let Some(held) = self.find(hold) {
             held.hold.to = to;
         }
     }
 
-    /// Whether rtpproxy records a party's media. It has one record of a stream: until N ends that, another R or C gets 0 and does nothing.
+    /// Returns whether rtpproxy records a party's media. It keeps one record per stream: until N ends that, another R or C gets 0 and does
+    /// nothing.
     pub(crate) fn has_record(&self, side: Side) -> bool {
         self.held
             .iter()
             .any(|held| !held.begun && held.hold.holder == Holder::Side(side) && held.hold.is_recording())
     }
 
-    /// The relay has refused the command: a hold that the command began is none. One that was there before stays.
+    /// Removes a hold whose command the relay has rejected, unless an earlier command began it.
     pub(crate) fn refuse(&mut self, hold: &Hold) {
         self.held.retain(|held| !(held.begun && held.hold.is_same(hold)));
     }
 
-    /// Ends those holds that fit.
+    /// Ends the holds that match.
     pub(crate) fn end(&mut self, fits: impl Fn(&Hold) -> bool) {
         let (ended, left) = std::mem::take(&mut self.held).into_iter().partition(|held| fits(&held.hold));
         self.held = left;
         self.remember(ended);
     }
 
-    /// Ends those whose time is over. Returns whether there were any.
+    /// Ends expired holds. Returns whether there were any.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let is_over = |held: &Held| held.until.is_some_and(|until| until <= now);
         let (ended, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_over);
@@ -197,7 +199,7 @@ impl Holds {
         any
     }
 
-    /// When the next one ends by itself.
+    /// Returns when the next hold expires.
     pub(crate) fn due(&self) -> Option<Time> {
         self.held.iter().filter_map(|held| held.until).min()
     }

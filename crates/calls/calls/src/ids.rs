@@ -1,4 +1,4 @@
-//! Names of things in the book: sides, states, streams, relays, writes.
+//! Identifiers in the book: sides, states, streams, relays, writes.
 
 use serde::{Deserialize, Serialize};
 use shunt_latch::Component;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::num::NonZeroU64;
 
-/// A party of a media line. The caller is whom the session's first U described, as in rtpproxy.
+/// A party of a media line. The caller is the party that the session's first U described, as in rtpproxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -41,7 +41,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// Where a stream is: which of relay and data plane carries its packets.
+/// A stream's state: whether the relay or the data plane carries its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -55,7 +55,7 @@ pub enum State {
 impl State {
     pub const ALL: [Self; 5] = [Self::Allocated, Self::Learning, Self::Offloaded, Self::Suspended, Self::Released];
 
-    /// The word that logs, metrics and the admin API have.
+    /// Returns the state's name in logs, metrics and the admin API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -68,23 +68,23 @@ impl State {
     }
 }
 
-/// A media line of a running call: one session of a relay. Never used twice in a process.
+/// A media line of a running call: one session of a relay. An id is never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LineId(pub(crate) u64);
 
 impl LineId {
-    /// A later line has a higher one.
+    /// Returns the id's number, which increases with each line.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// By [`LineId`]: the book numbers lines itself.
+/// A map by [`LineId`], which the book assigns.
 pub(crate) type ByLine<V> = HashMap<LineId, V, Quick>;
-/// By relay port: relays give them out.
+/// A map by relay port, which the relay assigns.
 pub(crate) type ByPort<V> = HashMap<Endpoint, V, Quick>;
-/// For keys that nobody can choose so that they collide: a multiplication spreads them.
+/// A multiplicative hash, for keys that an attacker cannot choose.
 pub(crate) type Quick = BuildHasherDefault<QuickHasher>;
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -92,7 +92,7 @@ pub(crate) type Quick = BuildHasherDefault<QuickHasher>;
 pub(crate) struct QuickHasher(u64);
 
 impl Hasher for QuickHasher {
-    /// The high bits are the ones that depend on all of the key, and tables take the low ones.
+    /// The high bits depend on all of the key, and hash tables use the low ones.
     fn finish(&self) -> u64 {
         self.0.rotate_left(26)
     }
@@ -118,7 +118,7 @@ impl Hasher for QuickHasher {
     }
 }
 
-/// A relay that was added to the book.
+/// A relay in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelayId(pub(crate) usize);
 
@@ -127,14 +127,14 @@ pub struct RelayId(pub(crate) usize);
 pub struct WriteId(NonZeroU64);
 
 impl WriteId {
-    /// The write of this number, from 0.
+    /// Returns the id of the write with this number, from 0.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(number))
     }
 }
 
-/// What one party sends of a media line: RTP, or RTCP on its own port.
+/// One party's packets of a media line: RTP, or RTCP on its own port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     pub line: LineId,
@@ -142,14 +142,14 @@ pub struct StreamId {
     pub component: Component,
 }
 
-/// A [`StreamId`] in eight bytes, also an `Option` of it: each relay port has one or two.
+/// A [`StreamId`] in eight bytes, also as `Option`: each relay port has one or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedStreamId(NonZeroU64);
 
 impl From<StreamId> for PackedStreamId {
     fn from(id: StreamId) -> Self {
         let index = stream_index(id.sender, id.component) as u64;
-        // From 1 on: 0 is none.
+        // Starts at 1; 0 means none.
         Self(NonZeroU64::MIN.saturating_add(id.line.0 << 2 | index))
     }
 }

@@ -1,6 +1,6 @@
-//! Rows of the journal: one for each media line, so that a command costs the same however many lines its call has.
+//! Rows of the journal: one per media line, so that the cost of a command does not depend on the number of lines of its call.
 //!
-//! Times are Unix times in ms. A field that is missing has its default, and one that is not known is passed over.
+//! Times are Unix times in ms. A missing field has its default, and an unknown one is ignored.
 
 use crate::alike::Alike;
 use crate::hold::Hold;
@@ -17,10 +17,10 @@ use std::fmt;
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// The version of the rows.
+/// Version of the row format.
 pub(crate) const FORMAT: u32 = 3;
 
-/// Bytes that mostly are text: written as a string if they are UTF-8, else as numbers.
+/// Bytes that usually are text: written as a string if they are UTF-8, else as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text(pub Vec<u8>);
 
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// What a row is kept by.
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RowKey {
     pub call_id: Text,
@@ -95,7 +95,7 @@ impl RowKey {
 pub struct Row {
     pub format: u32,
     pub key: RowKey,
-    /// The relay's configured name.
+    /// Configured name of the relay.
     pub relay: String,
     pub created_ms: u64,
     #[serde(default)]
@@ -110,10 +110,10 @@ pub struct Row {
     pub recorded: Vec<Hold>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub described: Option<Reason>,
-    /// Those that get copies by rtpengine's description.
+    /// Receivers of copies in rtpengine's description.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subscribers: Vec<Text>,
-    /// The claim of the caller by modifier w.
+    /// The caller's claim by modifier w.
     #[serde(default)]
     pub weak: bool,
     #[serde(default)]
@@ -132,12 +132,12 @@ pub struct Row {
     pub streams: Vec<StreamRow>,
 }
 
-/// Something that the relay does to the line's media.
+/// Work of the relay on the line's media.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HoldRow {
     #[serde(flatten)]
     pub hold: Hold,
-    /// When it ends by itself.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }
@@ -187,7 +187,7 @@ pub struct LegRow {
     /// RTP payload types with the number of notices of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub payload_types: Vec<(u8, u32)>,
-    /// Packets from other sources.
+    /// Packets from sources that do not match.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mismatches: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -308,7 +308,7 @@ pub struct StreamRow {
     pub jitter_us: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter_max_us: Option<u32>,
-    /// How long after both parties' first packet it was offloaded for the first time.
+    /// Time from both parties' first packet to the first offload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offloaded_after_us: Option<u64>,
     pub entry: Option<EntryRow>,
@@ -330,9 +330,9 @@ pub enum RestoreError {
     Format(u32),
     #[error("relay {0:?} is not configured")]
     Relay(String),
-    #[error("the line is there already")]
+    #[error("the line exists already")]
     Present,
-    #[error("another line has {0}")]
+    #[error("another line has port {0}")]
     PortHeld(Endpoint),
 }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Payload types of a party that are told apart.
+/// Number of payload types of a party that are counted separately.
 const MOST_PAYLOAD_TYPES: usize = 8;
 
 /// What an offer describes until it is answered.
@@ -20,59 +20,59 @@ pub(crate) struct Offered {
     pub(crate) asymmetric: bool,
 }
 
-/// What the relay's own counts say of a party of which the data plane has seen nothing.
+/// The relay's packet counts for a party from which the data plane has seen nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evidence {
-    /// It has counted no packet either.
+    /// The relay has counted no packet either.
     Silent,
-    /// It gets packets that the data plane does not see.
+    /// The relay receives packets that the data plane does not see.
     OnRelay,
 }
 
-/// What is known of a party.
+/// State of a party.
 #[derive(Clone, Debug)]
 pub(crate) struct Leg {
     pub(crate) rtp: Latch,
     pub(crate) rtcp: Latch,
-    /// Of the party's last U or L, a null address included.
+    /// Address in the party's last U or L, including a null address.
     pub(crate) signalled: Option<Endpoint>,
-    /// Where SDP wants RTCP, if a copy of it said so.
+    /// Address for RTCP in a copy of its SDP.
     pub(crate) signalled_rtcp: Option<Endpoint>,
-    /// The relay address and port that the party sends to: of the reply to the OTHER party's command.
+    /// Relay address and port that the party sends to, from the reply to the OTHER party's command.
     pub(crate) relay: Option<Endpoint>,
     pub(crate) placed_at: Time,
-    /// The relay has given the port to another call too.
+    /// The relay has also given the port to another call.
     pub(crate) shares_port: bool,
     pub(crate) modifiers: Arc<[u8]>,
     /// The modifiers that a keep-alive repeats.
     pub(crate) keepalive: Arc<[u8]>,
     pub(crate) asymmetric: bool,
-    /// What its last offer would change, which has no answer yet.
+    /// What its unanswered offer would change.
     pub(crate) offered: Option<Box<Offered>>,
-    /// Where its RTP came from when it had another relay port.
+    /// Source address of its RTP at its previous relay port.
     pub(crate) was_at: Option<IpAddr>,
-    /// A packet at its RTP port was noticed.
+    /// Whether a packet at its RTP port was noticed.
     pub(crate) noticed: bool,
-    /// When the relay was last asked for its count of the party, what it said first, and when.
+    /// When the relay was last queried for the party's count; its first answer, and when.
     pub(crate) asked_at: Option<Time>,
     counted: Option<(u64, Time)>,
     pub(crate) evidence: Option<Evidence>,
-    /// Its SDP has a=rtcp-mux.
+    /// Whether its SDP has a=rtcp-mux.
     pub(crate) muxes: bool,
-    /// Of an asymmetric party, for which nothing is latched: who sends from a named address.
+    /// Sources at a named address of an asymmetric party, for which nothing is latched.
     sources: Option<Box<[Option<Endpoint>; 2]>>,
-    /// When a packet of the party's own source was last noticed.
+    /// When a packet from the party's own source was last noticed.
     pub(crate) last_packet: [Option<Time>; 2],
     pub(crate) latched_at: Option<Time>,
-    /// The first packet that may be its own, since learning began.
+    /// First packet since learning began that may be the party's.
     pub(crate) first_packet: [Option<Time>; 2],
-    /// Where its RTP came from before that is learned anew.
+    /// Source of its RTP before it is learned anew.
     pub(crate) last_source: Option<Endpoint>,
     pub(crate) mismatches: u64,
     pub(crate) payload_types: Vec<(u8, u32)>,
-    /// The last one that a copy of SIP showed.
+    /// Latest SDP in a copy of SIP.
     pub(crate) sdp: Option<Sdp>,
-    /// The addresses at which the party counts as one.
+    /// Addresses that are counted as the party's.
     pub(crate) joined: Vec<IpAddr>,
     /// The source filter in force at the relay port.
     pub(crate) filter: Option<Arc<[IpAddr]>>,
@@ -125,7 +125,7 @@ impl Leg {
         }
     }
 
-    /// Where the party's packets of a component arrive.
+    /// Returns where the party's packets of a component arrive.
     pub(crate) fn relay_port(&self, component: Component) -> Option<Endpoint> {
         let relay = self.relay?;
         match component {
@@ -134,41 +134,41 @@ impl Leg {
         }
     }
 
-    /// The source whose packets are the party's.
+    /// Returns the source whose packets are the party's.
     pub(crate) fn source(&self, component: Component) -> Option<Endpoint> {
         let noted = || self.sources.as_ref()?[component_index(component)];
         self.latch(component).learned().or_else(noted)
     }
 
-    /// A packet of an asymmetric party, for which nothing is latched. Returns whether its source is new.
+    /// Notes a packet of an asymmetric party, for which nothing is latched. Returns whether its source is new.
     pub(crate) fn note_source(&mut self, component: Component, source: Endpoint) -> bool {
         self.asymmetric && self.sources.get_or_insert_default()[component_index(component)].replace(source) != Some(source)
     }
 
-    /// Whether a source is the party's RTCP although its address identifies nobody: the port above the one that its RTP was latched to, where
-    /// signalling wants it. RTCP comes too rarely to show continuity.
+    /// Returns whether a source is the party's RTCP although its address identifies no party. It is if it has the port above the latched
+    /// RTP port, where signalling expects RTCP. RTCP packets are too rare to show continuity.
     pub(crate) fn is_rtcp_of_party(&self, source: Endpoint) -> bool {
         self.rtcp.learned().is_none() && self.rtcp.names_source(source) && self.rtp.learned().and_then(next_port) == Some(source)
     }
 
-    /// The party wants no media: a null address (RFC 3264 section 8.4) or port 0.
+    /// Returns whether the party wants no media: a null address (RFC 3264 section 8.4) or port 0.
     pub(crate) fn is_held(&self) -> bool {
         self.signalled.is_some_and(|end| end.addr.is_unspecified() || end.port == 0)
     }
 
-    /// The addresses that signalling names without a port.
+    /// Returns the addresses that signalling names without a port.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.rtp.names().iter().filter(|name| name.port.is_none()).map(|name| name.addr)
     }
 
-    /// It is another party from now on, of which no copy of SIP has told yet.
+    /// Resets what is known, because the leg belongs to another party from now on.
     pub(crate) fn is_another(&mut self, now: Time) {
         (self.sdp, self.muxes, self.signalled_rtcp) = (None, false, None);
         self.rtp.signal(now, Names::default());
         self.rtcp.signal(now, Names::default());
     }
 
-    /// Learn anew.
+    /// Starts learning anew.
     pub(crate) fn forget(&mut self, now: Time, policy: &shunt_latch::Policy, quarantine: bool) {
         self.last_source = self.source(Component::Rtp).or(self.last_source);
         self.rtp.forget(now, policy, quarantine);
@@ -181,7 +181,7 @@ impl Leg {
         (self.asked_at, self.counted, self.evidence) = (None, None, None);
     }
 
-    /// What was offered is agreed on. Returns whether the party has another address.
+    /// Applies an agreed offer. Returns whether the party has another address.
     pub(crate) fn agree(&mut self, offer: Offered) -> bool {
         let moved = self.signalled.is_some_and(|known| known != offer.signalled);
         self.offered = None;
@@ -193,7 +193,7 @@ impl Leg {
         moved
     }
 
-    /// Notes how many RTP packets of the party the relay has counted in all. Packets from before a move are no evidence.
+    /// Notes the relay's total RTP packet count for the party. Packets from before a move are no evidence.
     pub(crate) fn relay_counted(&mut self, count: u64, now: Time, apart: Duration) {
         let before = self.counted.filter(|(before, _)| *before <= count);
         let (known, since) = *self.counted.insert(before.unwrap_or((count, now)));
@@ -204,7 +204,7 @@ impl Leg {
         }
     }
 
-    /// Where to send to this party: its latched address, else what signalling named.
+    /// Returns where to send to this party: its latched address, else the signalled one.
     pub(crate) fn target(&self, component: Component) -> Option<Endpoint> {
         if self.is_held() {
             return None;
@@ -218,7 +218,8 @@ impl Leg {
         }
     }
 
-    /// Whether it is known where RTCP reaches the party: it has sent some, or its RTP comes from where signalling says, so that no NAT is between.
+    /// Returns whether RTCP is known to reach the party: it has sent RTCP, or its RTP comes from the signalled address, so that there is no
+    /// NAT.
     pub(crate) fn is_rtcp_reachable(&self) -> bool {
         let moved = self.rtp.learned().is_some_and(|learned| Some(learned) != self.signalled);
         self.asymmetric || self.rtcp.learned().is_some() || !moved
@@ -226,7 +227,7 @@ impl Leg {
 
     fn rtcp_target(&self) -> Option<Endpoint> {
         match self.rtp.learned() {
-            // RTP comes from elsewhere than signalled and RTCP has not come yet: its neighbour, as rtpproxy guesses.
+            // The RTP source is not the signalled one and no RTCP has arrived: use the port above, as rtpproxy does.
             Some(learned) if !self.asymmetric && Some(learned) != self.signalled => next_port(learned),
             _ => self.signalled_rtcp.or_else(|| next_port(self.signalled?)),
         }
@@ -242,7 +243,7 @@ impl Leg {
     }
 }
 
-/// The port above: that of RTCP (RFC 3550 section 11).
+/// Returns the port above, which is that of RTCP (RFC 3550 section 11).
 pub(crate) fn next_port(end: Endpoint) -> Option<Endpoint> {
     Some(Endpoint::new(end.addr, end.port.checked_add(1)?))
 }

@@ -1,7 +1,7 @@
 //! Call state, and the plan of the relay table.
 //!
-//! [`Book`] is the one owner of call state. Events go in: commands of the SIP server with the relay's replies, learn notices, copies of SIP,
-//! results of table writes, idle times. Each returns [`Decision`]s as plain data. There is no I/O here, and time comes in as an argument.
+//! [`Book`] is the only owner of call state. Events go in: commands of the SIP server with the relay's replies, learn notices, copies of
+//! SIP, results of table writes, idle times. Each event returns [`Decision`]s as plain data. The crate has no I/O, and time is an argument.
 //!
 //! # What a call consists of
 //!
@@ -17,29 +17,31 @@
 //! └─ Table             for each relay port its stream, and the entry in the data plane
 //! ```
 //!
-//! A *component* is RTP or RTCP (RFC 8445). With rtcp-mux a line has no streams of RTCP. A line is offloaded stream by stream, and only without holds.
+//! A *component* is RTP or RTCP (RFC 8445). With rtcp-mux a line has no RTCP streams. Each stream is offloaded separately, and only while
+//! the line has no holds.
 //!
-//! # A command
+//! # Commands
 //!
-//! [`Book::command`] comes before the relay gets a command, [`Book::replied`] after it has answered. What signalling changes first loses its
-//! entries ([`Step::Pass`] says which deletes to wait for), so that the relay sees the change happen; then it is learned anew.
+//! [`Book::command`] handles a command before the relay gets it, [`Book::replied`] after the relay has answered. First the entries of
+//! whatever signalling changes are removed ([`Step::Pass`] names the deletes to wait for), so that the relay sees the change happen. Then
+//! the addresses are learned anew.
 //!
-//! An NG command goes by [`Book::ng_command`] and [`Book::ng_replied`]; what rtpengine then says of the call by [`Book::ng_described`].
+//! An NG command uses [`Book::ng_command`] and [`Book::ng_replied`]; rtpengine's description of the call goes to [`Book::ng_described`].
 //!
 //! # The life of a stream
 //!
 //! `allocated → learning → offloaded → (suspended → learning …) → released`, each with a [`Reason`].
 //!
-//! # Who owns which port
+//! # Ports
 //!
-//! The reply to U has the port that the callee sends to, the reply to L the one that the caller sends to. With R:Pu and R:Pl these ports, and
-//! A and B the sources of caller and callee, a line has the entries
+//! The reply to U has the port that the callee sends to, the reply to L the one that the caller sends to. If R:Pu and R:Pl are these ports,
+//! and A and B the sources of caller and callee, a line has the entries
 //!
 //! ```text
 //! A → R:Pl   becomes   R:Pu → B          B → R:Pu   becomes   R:Pl → A
 //! ```
 //!
-//! and the same for RTCP at the ports above, unless that is muxed.
+//! and the same for RTCP at the ports above, unless RTCP is muxed.
 #![forbid(unsafe_code)]
 
 mod alike;

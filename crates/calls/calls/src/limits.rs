@@ -8,21 +8,21 @@ use std::net::IpAddr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Sources that are told apart, in each of two generations.
+/// Capacity in sources of each of two generations.
 const MOST_SOURCES: usize = 20_000;
 
-/// Why a command is answered with an error here, and is not for the relay.
+/// Why a command gets an error from the agent and does not reach the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    #[error("one Call-ID has {0} legs")]
+    #[error("the Call-ID already has {0} legs")]
     LegsOfCall(usize),
-    #[error("{0} begins sessions faster than its limit")]
+    #[error("{0} exceeds its limit on new sessions")]
     SessionsOfSource(IpAddr),
 }
 
 impl Refusal {
-    /// The number in the error reply, which no relay has: E90 legs of one Call-ID, E91 new sessions of one source. Neither is one of E7 to E10, for
-    /// which OpenSIPS would give the relay up.
+    /// Returns the number in the error reply, which no relay uses: E90 for the legs of one Call-ID, E91 for the new sessions of one source.
+    /// OpenSIPS would disable the relay on E7 to E10.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         ErrorCode(match self {
@@ -35,7 +35,7 @@ impl Refusal {
 /// The rate of new sessions of each source (generic cell rate algorithm, ITU-T I.371).
 #[derive(Clone, Debug)]
 pub(crate) struct SourceRates {
-    /// When the next session of a source would be due if all were evenly spaced.
+    /// When a source's next session would be due if all were evenly spaced.
     due: Recent<IpAddr, Time>,
 }
 
@@ -46,7 +46,7 @@ impl SourceRates {
         }
     }
 
-    /// One more session; false if that is one too many, which does not count.
+    /// Admits one more session of a source. Returns false for a session above the limit, which is not counted.
     pub(crate) fn admit(&mut self, now: Time, source: IpAddr, rate: Rate) -> bool {
         let spacing = Duration::from_secs(1) / rate.per_second.max(1);
         let due = self.due.entry(source, || now);

@@ -14,29 +14,29 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Callees of one forked call that are remembered: the latest.
+/// Number of callees of one forked call that are remembered, the latest ones.
 const MOST_BRANCHES: usize = 8;
 
-/// A callee: of a forked call there are several (RFC 3261 section 13.2.2.4).
+/// A callee; a forked call has several (RFC 3261 section 13.2.2.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
     pub(crate) tag: Box<[u8]>,
-    /// As its command named it; `None` until it had one.
+    /// Address in its command; `None` before its first command.
     pub(crate) signalled: Option<Endpoint>,
     pub(crate) modifiers: Arc<[u8]>,
-    /// What NG calls via-branch; empty where commands name none.
+    /// The via-branch of NG; empty if commands do not name it.
     pub(crate) via: Box<[u8]>,
-    /// A 2xx with this tag was seen.
+    /// Whether a 2xx with this tag was seen.
     pub(crate) confirmed: bool,
 }
 
-/// Where the SIP server wants to have a media time-out reported.
+/// Where the SIP server wants a media time-out reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notification {
     pub(crate) socket: Box<[u8]>,
     /// URL-encoded.
     pub(crate) tag: Box<[u8]>,
-    /// Whom `%%CC_SELF%%` means.
+    /// Address that `%%CC_SELF%%` stands for.
     pub(crate) peer: Option<IpAddr>,
 }
 
@@ -44,18 +44,18 @@ pub(crate) struct Notification {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Claim {
     Strong,
-    /// Of the party that U or L described.
+    /// The claim of the party that U or L described.
     Weak(Side),
 }
 
 impl Claim {
-    /// The one that a D gives up. With w it is that of the party that is not named first.
+    /// Returns the claim that a D gives up. With w it is the claim of the party that is not named first.
     pub(crate) fn of_delete(weak: bool, first: Side) -> Self {
         if weak { Self::Weak(first.other()) } else { Self::Strong }
     }
 }
 
-/// Questions that a time-out waits for.
+/// Pending queries of a time-out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
     pub(crate) at: Time,
@@ -68,25 +68,25 @@ pub(crate) struct Line {
     pub(crate) id: LineId,
     pub(crate) call: Arc<[u8]>,
     pub(crate) number: CallNumber,
-    /// The tag of the first U's sender: with the media index the session's name.
+    /// Tag of the first U's sender. With the media index it names the session.
     pub(crate) tag: Arc<[u8]>,
     pub(crate) media: Option<u32>,
     pub(crate) relay: RelayId,
     pub(crate) created: Time,
     legs: [Leg; 2],
     streams: [Stream; 4],
-    /// The last one is whom the relay sends to.
+    /// The relay sends to the last one.
     pub(crate) branches: Vec<Branch>,
     pub(crate) notification: Option<Box<Notification>>,
-    /// What commands have the relay do to the media.
+    /// What commands make the relay do to the media.
     pub(crate) holds: Holds,
-    /// What the relay does to the media by rtpengine's description.
+    /// What the relay does to the media, according to rtpengine's description.
     pub(crate) described: Option<Reason>,
-    /// Those that get copies of the media by rtpengine's description.
+    /// Receivers of copies of the media, according to rtpengine's description.
     pub(crate) subscribers: BTreeSet<Text>,
-    /// How many recorders the book's sum has of this line.
+    /// This line's contribution to the book's number of recorders.
     pub(crate) counted_recorders: usize,
-    /// Claims to the session, which ends with the last of them: one by U, and one of each party that modifier w was used for.
+    /// Claims to the session, which ends with the last of them: one by U, and one by each party that modifier w was used for.
     pub(crate) strong: bool,
     pub(crate) weak: [bool; 2],
     pub(crate) suspended: Option<Reason>,
@@ -94,17 +94,17 @@ pub(crate) struct Line {
     pub(crate) released: Option<Reason>,
     pub(crate) kept_alive_at: Option<Time>,
     pub(crate) ttl_raised: bool,
-    /// The time-out that a command has set for this session, s.
+    /// Time-out that a command has set for this session, s.
     pub(crate) ttl: Option<u32>,
     pub(crate) last_activity: Time,
-    /// Packets by the relay's own count.
+    /// Packets that the relay has counted.
     pub(crate) relay_packets: Option<u64>,
-    /// The same of each party, and when it was asked.
+    /// Packets that the relay has counted for each party, and the time of the query.
     pub(crate) relay_counts: Option<([u64; 2], Time)>,
     pub(crate) check: Option<Check>,
     /// The timer that is set.
     pub(crate) queued: Option<Time>,
-    /// An agent before this one had it, and may have written entries that nothing here tells of.
+    /// The line existed before a restart of the agent, which may have written entries that are not known here.
     pub(crate) inherited: bool,
     pub(crate) dirty: bool,
     pub(crate) stored: bool,
@@ -170,7 +170,7 @@ impl Line {
         &mut self.streams[stream_index(sender, component)]
     }
 
-    /// RTP of both parties, then RTCP.
+    /// Returns RTP of both parties, then RTCP.
     pub(crate) fn stream_ids(&self) -> impl Iterator<Item = StreamId> + use<> {
         let line = self.id;
         COMPONENTS
@@ -178,17 +178,17 @@ impl Line {
             .flat_map(move |component| Side::BOTH.into_iter().map(move |sender| StreamId { line, sender, component }))
     }
 
-    /// Both relay ports are known.
+    /// Returns whether both relay ports are known.
     pub(crate) fn is_answered(&self) -> bool {
         self.legs.iter().all(|leg| leg.relay.is_some())
     }
 
-    /// Both parties send RTCP to the RTP port.
+    /// Returns whether both parties send RTCP to the RTP port.
     pub(crate) fn is_muxed(&self) -> bool {
         self.legs.iter().all(|leg| leg.muxes)
     }
 
-    /// The tag of the party that the session is not named after.
+    /// Returns the tag of the party that the session is not named after.
     pub(crate) fn other_tag(&self) -> Option<&[u8]> {
         self.branches.last().map(|branch| &*branch.tag)
     }
@@ -200,7 +200,7 @@ impl Line {
         }
     }
 
-    /// The side that has a tag.
+    /// Returns the side that has a tag.
     pub(crate) fn side_of(&self, tag: &[u8]) -> Option<Side> {
         if *self.tag == *tag {
             return Some(Side::Caller);
@@ -208,7 +208,7 @@ impl Line {
         (self.other_tag() == Some(tag)).then_some(Side::Callee)
     }
 
-    /// This callee is whom the relay sends to from now on.
+    /// Makes this callee the one that the relay sends to.
     pub(crate) fn enter_branch(&mut self, tag: &[u8], now: Time) -> &mut Branch {
         if self.other_tag() != Some(tag) {
             self.leg_mut(Side::Callee).is_another(now);
@@ -237,9 +237,9 @@ impl Line {
         self.branches.iter().any(|branch| branch.confirmed)
     }
 
-    /// Whether the end of the dialog with this callee leaves the session to another one: it lost a fork.
+    /// Returns whether the callee lost a fork, so that the end of its dialog leaves the session to another callee.
     ///
-    /// Copies of SIP tell which callees had a 2xx. Without them each callee counts that had a command of its own.
+    /// Copies of SIP show which callees had a 2xx. Without copies, every callee with a command counts.
     pub(crate) fn is_lost_branch(&self, tag: &[u8]) -> bool {
         if *self.tag == *tag {
             return false;
@@ -253,7 +253,7 @@ impl Line {
         }
     }
 
-    /// A tag as the control protocol has it, with the media index.
+    /// Returns a tag with the media index, as the control protocol writes it.
     pub(crate) fn with_index(&self, tag: &[u8]) -> Vec<u8> {
         let mut out = tag.to_vec();
         if let Some(media) = self.media {
@@ -266,7 +266,7 @@ impl Line {
         self.strong || self.weak.contains(&true)
     }
 
-    /// Whether nobody claims the session when this claim is given up.
+    /// Returns whether the session ends when this claim is given up.
     pub(crate) fn ends_with(&self, claim: Claim) -> bool {
         let strong = self.strong && !matches!(claim, Claim::Strong);
         let weak = |side: Side| self.weak[side.index()] && !matches!(claim, Claim::Weak(given_up) if given_up == side);
@@ -280,7 +280,7 @@ impl Line {
         }
     }
 
-    /// Its holds: those that commands began, and subscriptions that only rtpengine's description shows.
+    /// Returns its holds: those of commands, and subscriptions that only rtpengine's description shows.
     pub(crate) fn all_holds(&self) -> Vec<Hold> {
         let mut holds: Vec<Hold> = self.holds.iter().map(|held| held.hold.clone()).collect();
         let named: Vec<Holder> = holds.iter().map(|hold| hold.holder.clone()).collect();
@@ -290,7 +290,7 @@ impl Line {
         holds
     }
 
-    /// The party whose media a hold is about; `None`: both, or that is not known.
+    /// Returns the party whose media a hold is about; `None`: both, or unknown.
     pub(crate) fn side_of_hold(&self, hold: &Hold) -> Option<Side> {
         match &hold.holder {
             Holder::Side(side) => Some(*side),
@@ -299,7 +299,7 @@ impl Line {
         }
     }
 
-    /// The party that is named first in a command on one stream.
+    /// Returns the party that is named first in a command on one stream.
     pub(crate) fn first_of(&self, session: &Session) -> Side {
         if *session.from.name == *self.tag {
             Side::Caller

@@ -1,4 +1,4 @@
-//! All media lines. A line that is worked on is not among them until it is given back.
+//! All media lines. A line that is being worked on is not among them until it is given back.
 
 use crate::ids::{ByLine, LineId};
 use crate::line::Line;
@@ -7,12 +7,12 @@ use crate::line::Line;
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     lines: ByLine<Box<Line>>,
-    /// Lines that are worked on at this time.
+    /// Lines that are being worked on.
     lent: Vec<LineId>,
 }
 
 impl Lines {
-    /// A lookup of a line that is worked on would say that there is none.
+    /// Asserts that a line is not lent: a lookup would not find it.
     fn assert_here(&self, id: LineId) {
         debug_assert!(
             !self.lent.contains(&id),
@@ -25,7 +25,7 @@ impl Lines {
         debug_assert!(self.lent.is_empty(), "lines {:?} are worked on, and would be left out", self.lent);
     }
 
-    /// Takes a line out, to work on it and on the rest of the book.
+    /// Takes a line out, to work on it together with the rest of the book.
     pub(crate) fn lend(&mut self, id: LineId) -> Option<Box<Line>> {
         self.assert_here(id);
         let line = self.lines.remove(&id)?;
@@ -33,7 +33,7 @@ impl Lines {
         Some(line)
     }
 
-    /// Puts a line back that was lent last.
+    /// Puts the line back that was lent last.
     pub(crate) fn give_back(&mut self, line: Box<Line>) {
         debug_assert_eq!(self.lent.last(), Some(&line.id));
         self.lent.pop();

@@ -1,15 +1,15 @@
-//! Where sources have sent media to: whether a party sends to another port than the one it was told.
+//! Destinations of sources that are latched nowhere: whether a party sends to a port other than the one it was given.
 
 use crate::recent::Recent;
 use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// Source addresses that are remembered, in each of two generations, and sources of each.
+/// Capacity in source addresses of each of two generations, and in sources of each address.
 const MOST_ADDRESSES: usize = 1_000;
 const MOST_SOURCES: usize = 4;
 
-/// A source, and the port of the relay that its last packet arrived at.
+/// A source, and the relay port at which its last packet arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misdirected {
     pub source: Endpoint,
@@ -39,7 +39,7 @@ impl Arrivals {
         seen.push((Misdirected { source, port }, now));
     }
 
-    /// The sources at an address whose last packet arrived elsewhere than at `right`, and not before `since`.
+    /// Returns the sources at an address whose last packet arrived since `since` at a port other than `right`.
     pub(crate) fn elsewhere(&self, addr: IpAddr, right: Endpoint, since: Time) -> impl Iterator<Item = Misdirected> {
         let seen = self.seen.get(&addr).into_iter().flatten();
         seen.filter(move |(seen, at)| seen.port != right && *at >= since)

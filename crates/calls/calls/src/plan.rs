@@ -1,4 +1,4 @@
-//! The entry that a stream should have, and why where it should have none. A pure function.
+//! The entry that a stream should have, or the reason for having none. A pure function.
 
 use crate::entry::{EntryError, RelayEntry};
 use crate::ids::{State, StreamId};
@@ -27,7 +27,7 @@ impl Wanted {
     }
 }
 
-/// What a stream needs. `owns_port`: whether the relay port of its sender is this line's.
+/// Plans a stream's entry. `owns_port`: whether the relay port of its sender belongs to this line.
 pub(crate) fn plan(line: &Line, stream: StreamId, now: Time, settings: &Settings, policy: &Policy, owns_port: bool) -> Wanted {
     if let Some(reason) = line.released {
         return Wanted::none(State::Released, reason);
@@ -94,8 +94,8 @@ fn by_itself(line: &Line, stream: StreamId, now: Time, settings: &Settings, poli
     }
 }
 
-/// What keeps a stream on the relay whose receiver is not latched; `None` where it really sends nothing. The absence of packets in the data plane
-/// proves nothing by itself: they may come seldom, or by another way.
+/// Returns what keeps a stream on the relay whose receiver is not latched; `None` if the receiver really sends nothing. The absence of
+/// packets in the data plane does not prove that: packets may be rare, or take another path.
 fn undecided(line: &Line, stream: StreamId, now: Time, settings: &Settings, policy: &Policy) -> Option<Wanted> {
     let (sender, receiver) = (line.leg(stream.sender), line.leg(stream.sender.other()));
     if !receiver.rtp.is_silent(policy, now) {
@@ -109,7 +109,7 @@ fn undecided(line: &Line, stream: StreamId, now: Time, settings: &Settings, poli
     let waited = sender.latched_at.is_some_and(|at| now.since(at) >= settings.one_way_after);
     match receiver.evidence {
         Some(Evidence::OnRelay) => Some(Wanted::none(State::Suspended, Reason::NotInDataPlane)),
-        // Nothing is learned of an asymmetric party: it is sent to where it is signalled.
+        // An asymmetric party is not learned: packets go to its signalled address.
         Some(Evidence::Silent) if waited => None,
         None if waited && receiver.asymmetric => None,
         _ => Some(Wanted::none(State::Learning, Reason::WaitingForOtherParty)),

@@ -1,10 +1,10 @@
-//! A table of bounded size that forgets what was not used for long.
+//! A bounded table that forgets values that have not been used recently.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Two generations: when the young one is full, the old one is forgotten. What is used moves to the young one.
+/// Two generations: when the young one is full, the old one is dropped. A value that is used moves to the young one.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent<K, V> {
     young: HashMap<K, V>,

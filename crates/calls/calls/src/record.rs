@@ -1,4 +1,4 @@
-//! Calls from their first line to their last: what lines that are over have done is kept until the call is over.
+//! Records of calls: the results of ended lines are kept until the whole call has ended.
 
 use crate::decision::{Ended, EndedLine};
 use crate::ids::Quick;
@@ -6,10 +6,10 @@ use shunt_latch::Time;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Lines that are over, of a call that goes on: the latest.
+/// Number of ended lines that a running call keeps, the latest ones.
 const MOST_LINES: usize = 64;
 
-/// A call, also one of which only the last entries are on their way out while its Call-ID is used again.
+/// Number of a call. A call whose last entries are being removed keeps it while its Call-ID is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CallNumber(u64);
 
@@ -17,7 +17,7 @@ pub(crate) struct CallNumber(u64);
 struct Record {
     call: Arc<[u8]>,
     created: Time,
-    /// Lines that are not over.
+    /// Lines that have not ended.
     open: usize,
     ended: Vec<EndedLine>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// A call begins.
+    /// Begins a call.
     pub(crate) fn begin(&mut self, call: Arc<[u8]>, created: Time) -> CallNumber {
         self.last += 1;
         let number = CallNumber(self.last);
@@ -43,7 +43,7 @@ impl Records {
         number
     }
 
-    /// It has one more line.
+    /// Adds a line to a call.
     pub(crate) fn line_begins(&mut self, number: CallNumber, created: Time) {
         if let Some(record) = self.records.get_mut(&number) {
             record.open += 1;
@@ -51,7 +51,7 @@ impl Records {
         }
     }
 
-    /// A line is over. Returns the call if that was its last one.
+    /// Ends a line. Returns the call if that was its last line.
     pub(crate) fn line_ends(&mut self, number: CallNumber, line: EndedLine) -> Option<Ended> {
         let record = self.records.get_mut(&number)?;
         record.open = record.open.saturating_sub(1);

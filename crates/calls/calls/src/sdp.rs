@@ -1,4 +1,4 @@
-//! What a party's last SDP said of a media line.
+//! A party's last SDP, as far as it describes a media line.
 
 use crate::alike::Alike;
 use shunt_hep::sip::{Direction, SdpMedia};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Sdp {
     pub kind: Arc<SdpKind>,
     pub address: Option<IpAddr>,
-    /// 0: rejected.
+    /// 0: the line is rejected.
     pub port: u16,
     pub direction: Direction,
     pub ptime_ms: Option<u16>,
@@ -19,7 +19,7 @@ pub struct Sdp {
 }
 
 impl Sdp {
-    /// Where the party wants RTP; `None`: nowhere.
+    /// Returns the address for RTP; `None`: none.
     pub(crate) fn rtp(&self) -> Option<Endpoint> {
         let address = self.address.filter(|address| !address.is_unspecified())?;
         (self.port != 0).then(|| Endpoint::new(address, self.port))

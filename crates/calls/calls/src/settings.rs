@@ -1,4 +1,4 @@
-//! What is configured: relays, media ranges, time-outs, limits.
+//! Configuration: relays, media ranges, time-outs, limits.
 
 use shunt_net::Endpoint;
 use shunt_rtpproxy::capability::KeepAlive;
@@ -20,14 +20,14 @@ impl MediaRange {
     }
 }
 
-/// Which protocol a relay is controlled with, and with it who keeps its sessions alive.
+/// The protocol that controls a relay. It decides how sessions are kept alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RelayKind {
-    /// rtpproxy's: the agent raises a session's time-out while its media is offloaded, and ends silent calls itself.
+    /// rtpproxy's protocol: the agent raises a session's time-out while its media is offloaded, and ends silent calls itself.
     #[default]
     Rtpproxy,
-    /// NG: rtpengine has no command that keeps a call, so it is shown a packet of each stream in less than its time-out, and ends silent calls
-    /// itself.
+    /// NG: rtpengine has no command that keeps a call alive, so the agent passes it a packet of each stream within its time-out. rtpengine
+    /// ends silent calls itself.
     Rtpengine,
 }
 
@@ -36,25 +36,26 @@ pub enum RelayKind {
 pub struct Relay {
     pub name: String,
     pub kind: RelayKind,
-    /// Its media addresses, in the order of preference: they stand in for a wildcard address, or none, in a reply.
+    /// Its media addresses, preferred ones first: they replace a wildcard or missing address in a reply.
     pub addresses: Vec<IpAddr>,
-    /// Addresses in its replies that are not its own (rtpproxy `-A`), each with the address at which that media arrives.
+    /// Addresses in its replies that are not its own (rtpproxy `-A`), each with the address at which media for it arrives.
     pub advertised: Vec<(IpAddr, IpAddr)>,
     /// Its session time-out (rtpproxy `-T`, rtpengine `timeout`).
     pub ttl: Duration,
-    /// The same until a session has its answer (rtpproxy `-W`, rtpengine `offer-timeout`).
+    /// Session time-out until the answer (rtpproxy `-W`, rtpengine `offer-timeout`).
     pub setup_ttl: Duration,
-    /// Whether it latches also on bridged legs (letters E and I) without modifier S (rtpproxy `--bridge_symmetric`).
+    /// Whether it also latches on bridged legs (letters E and I) without modifier S (rtpproxy `--bridge_symmetric`).
     pub symmetric_bridging: bool,
-    /// Whether it verifies sources itself (shunt-relay): its ports need no source filter.
+    /// Whether it verifies sources itself (shunt-relay), so that its ports need no source filter.
     pub verifies_sources: bool,
     pub keepalive: KeepAlive,
-    /// Whether it can be asked for a session: with Q where that is safe ([`shunt_rtpproxy::capability::may_query`]), with `query` by NG.
+    /// Whether the agent can query a session: with Q where that is safe ([`shunt_rtpproxy::capability::may_query`]), or with `query` over
+    /// NG.
     pub may_query: bool,
 }
 
 impl Relay {
-    /// Returns the relay's own address behind an address of its replies.
+    /// Returns the relay's own address for an address in its replies.
     #[must_use]
     pub fn arrival(&self, told: IpAddr) -> IpAddr {
         let found = self.advertised.iter().find(|(advertised, _)| *advertised == told);
@@ -62,14 +63,14 @@ impl Relay {
     }
 }
 
-/// A rate of new sessions: so many at once, then so many a second.
+/// A limit on new sessions: a burst, then a rate per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     pub burst: u32,
     pub per_second: u32,
 }
 
-/// Limits on what a SIP server's clients can make the agent keep.
+/// Limits on the state that clients of a SIP server can create in the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Legs of one Call-ID; a media line has two.
@@ -87,22 +88,23 @@ impl Default for Limits {
     }
 }
 
-/// What the book decides by.
+/// Settings of the book.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A data plane is configured.
+    /// Whether a data plane is configured.
     pub enabled: bool,
-    /// Where the data plane raises learn notices; empty: everywhere.
+    /// Ranges for which the data plane raises learn notices; empty: all.
     pub media: Vec<MediaRange>,
-    /// A stream whose receiver is silent goes to the signalled address after this time.
+    /// Time after which a stream whose receiver is silent goes to the signalled address.
     pub one_way_after: Duration,
-    /// After this time without a packet the data plane reports an entry idle.
+    /// Time without a packet after which the data plane reports an entry idle.
     pub entry_idle: Duration,
-    /// How long a port is open to everybody whose party no signalling names yet.
+    /// How long the port of a party that signalling has not named yet is open to all sources.
     pub filter_grace: Duration,
-    /// Addresses that a source filter has room for.
+    /// Capacity of a source filter, in addresses.
     pub filter_addresses: usize,
-    /// A BYE that the relay's delete does not follow was rejected or forged: the media is learned again.
+    /// How long to wait for the relay's delete after a BYE. Without a delete, the BYE was rejected or forged, and the media is learned
+    /// again.
     pub bye_grace: Duration,
     pub limits: Limits,
 }

@@ -8,44 +8,44 @@ use shunt_latch::Time;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether a relay that ends calls without packets is shown one of this stream.
+/// Whether a relay that ends calls without packets gets a packet of this stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Refresh {
     #[default]
     No,
-    /// The entry is out since, until a packet has gone to the relay.
+    /// The entry has been missing since this time, until a packet has gone to the relay.
     Waits(Time),
-    /// The relay has had its packet: the entry goes in again.
+    /// The relay has received its packet: the entry is installed again.
     Returns,
 }
 
 /// A write that failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    /// It is not tried again before.
+    /// Time of the next attempt.
     pub(crate) until: Time,
     pub(crate) reason: Reason,
-    /// What the data plane said of it.
+    /// The data plane's text on the failure.
     pub(crate) detail: Option<Arc<str>>,
 }
 
-/// The state of a stream, and what was counted.
+/// The state of a stream, and its counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) state: State,
     pub(crate) reason: Reason,
     pub(crate) since: Time,
-    /// No packet has met the entry since.
+    /// Time since which no packet has matched the entry.
     pub(crate) idle_since: Option<Time>,
-    /// Its last write failed.
+    /// Its last write, if that failed.
     pub(crate) failure: Option<Box<Failure>>,
     pub(crate) refresh: Refresh,
     pub(crate) was_offloaded: bool,
-    /// How long after both parties' first packet it was offloaded for the first time.
+    /// Time from both parties' first packet to the first offload.
     offloaded_after: Option<Time>,
-    /// Of entries before the present one, and of the present one as last read. `None`: nothing was counted, as for most of a call's life.
+    /// Counters of earlier entries and the latest reading of the present one. `None`: nothing was counted yet, as during most of a call.
     counters: Option<Box<Counted>>,
-    /// A packet whose source would take over the latch if the latched one is silent.
+    /// A packet whose source would replace the latched one if that is silent.
     pub(crate) asked: Option<Box<Notice>>,
 }
 
@@ -55,7 +55,7 @@ struct Counted {
     live: Counters,
     /// When `live` was read.
     at: Option<Time>,
-    /// The last packet, as of then.
+    /// Last packet, as of that time.
     met_at: Option<Time>,
 }
 
@@ -81,7 +81,7 @@ impl Stream {
             .map_or_else(Counters::default, |counted| counted.past.plus(counted.live))
     }
 
-    /// What was counted on entries before the present one.
+    /// Returns the counters of earlier entries.
     pub(crate) fn past(&self) -> Counters {
         self.counters.as_ref().map_or_else(Counters::default, |counted| counted.past)
     }
@@ -90,14 +90,14 @@ impl Stream {
         self.counters.get_or_insert_default().past = past;
     }
 
-    /// The present entry's counters as just read. `met_at`: its last packet, if that is known.
+    /// Sets the counters of the present entry as just read. `met_at`: its last packet, if known.
     pub(crate) fn set_live(&mut self, live: Counters, now: Time, met_at: Option<Time>) {
         let counted = self.counters.get_or_insert_default();
         counted.live = counted.live.read_again(live);
         (counted.at, counted.met_at) = (Some(now), met_at);
     }
 
-    /// When the present entry was last read, and its last packet as of then.
+    /// Returns when the present entry was last read, and its last packet as of then.
     pub(crate) fn last_read(&self) -> (Option<Time>, Option<Time>) {
         self.counters.as_ref().map_or((None, None), |counted| (counted.at, counted.met_at))
     }
@@ -106,12 +106,12 @@ impl Stream {
         self.offloaded_after.map(|after| Duration::from_nanos(after.as_nanos()))
     }
 
-    /// Only the first time counts.
+    /// Sets the time to offload, the first time only.
     pub(crate) fn set_offloaded_after(&mut self, after: Duration) {
         self.offloaded_after.get_or_insert(after.into());
     }
 
-    /// The present entry is out. `last`: its final counters; without them the latest that were read count.
+    /// Ends the present entry. `last`: its final counters; without them the latest reading counts.
     pub(crate) fn entry_ended(&mut self, last: Option<Counters>) {
         if self.counters.is_none() && last.is_none() {
             return;

@@ -1,7 +1,7 @@
-//! Relay ports: whose packets arrive there, the entry that each has or is to have, and what writes are under way.
+//! Relay ports: the stream of each, its present or wanted entry, and pending writes.
 //!
-//! An entry with another key can be written only when the one before it at the same port is out, because a data plane may look entries up by
-//! port. So a port is either free, or belongs to the stream whose entry is in or on its way in or out.
+//! An entry with another key can be written only after the previous one at the same port has been removed, because a data plane may look
+//! entries up by port. So a port is either free, or belongs to the stream whose entry is installed, being installed or being removed.
 
 use crate::entry::{Operation, Outcome, RelayEntry};
 use crate::ids::{ByPort, PackedStreamId, Quick, StreamId, WriteId};
@@ -17,7 +17,7 @@ enum Phase {
     Deleting,
 }
 
-/// An entry's source, new source and new destination. Those of IPv4, as most are, take 18 bytes, where three endpoints take 60.
+/// An entry's source, new source and new destination. The IPv4 form takes 18 bytes, three endpoints take 60.
 #[derive(Clone, Debug)]
 enum Ends {
     V4([SocketAddrV4; 3]),
@@ -46,11 +46,11 @@ impl From<&Ends> for [Endpoint; 3] {
     }
 }
 
-/// An entry, or a write of one.
+/// An entry, or a write of an entry.
 #[derive(Clone, Debug)]
 struct Row {
     owner: PackedStreamId,
-    /// The write whose result counts; `None`: none is under way.
+    /// The pending write whose result counts; `None`: no write is pending.
     write: Option<WriteId>,
     phase: Phase,
     ends: Ends,
@@ -75,7 +75,7 @@ impl Row {
         RelayEntry::again(FiveTuple::new(source, port), new_source, new_destination)
     }
 
-    /// The data plane has the entry, or has it with an older rewrite.
+    /// Returns whether the data plane has the entry, possibly with an older rewrite.
     fn is_in(&self) -> bool {
         matches!(self.phase, Phase::Present | Phase::Modifying)
     }
@@ -89,27 +89,27 @@ struct Port {
     row: Option<Row>,
 }
 
-/// What becomes of a stream's wish for an entry.
+/// Result of a stream's request for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// It is in.
+    /// The entry is installed.
     Confirmed,
-    /// It is on its way.
+    /// The entry is being installed.
     Pending,
-    /// The port has another entry, which has to be out first.
+    /// The port has another entry, which has to be removed first.
     Busy,
 }
 
-/// What a result means.
+/// The meaning of a write's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
     Installed(StreamId, RelayEntry),
-    /// The entry is not in; the outcome says why.
+    /// The entry is not installed; the outcome gives the reason.
     Failed(StreamId, RelayEntry, Outcome),
     Deleted(StreamId, RelayEntry),
 }
 
-/// A write for the data plane. Writes to one key have to be done in their order.
+/// A write for the data plane. Writes to one key must be executed in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     pub id: WriteId,
@@ -120,11 +120,11 @@ pub struct Write {
 /// What a stream has at its relay port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
-    /// Packets that arrive there are its own.
+    /// Whether packets that arrive there are its own.
     pub(crate) port: bool,
-    /// It has an entry, also one on its way in or out.
+    /// Whether it has an entry, including one that is being installed or removed.
     pub(crate) entry: bool,
-    /// The data plane has that, or has it with an older rewrite.
+    /// Whether the data plane has that entry, possibly with an older rewrite.
     pub(crate) present: bool,
 }
 
@@ -134,29 +134,29 @@ pub(crate) struct Table {
     /// Ports that have a row.
     rows: usize,
     writes: HashMap<WriteId, Endpoint, Quick>,
-    /// Ports whose delete has had no answer.
+    /// Ports whose delete is unacknowledged.
     unacknowledged: BTreeSet<Endpoint>,
     last: u64,
-    /// Ports at which something was written or settled since a comparison with the data plane began.
+    /// Ports that were written or settled since a comparison with the data plane began.
     changed: Option<HashSet<Endpoint>>,
     comparisons: u64,
 }
 
 impl Table {
-    // -- whose packets arrive where ----------------------------------------------------------------
+    // -- which stream's packets arrive where ---------------------------------------------------------
 
-    /// The stream whose packets arrive at a port.
+    /// Returns the stream whose packets arrive at a port.
     pub(crate) fn stream_at(&self, port: Endpoint) -> Option<StreamId> {
         self.ports.get(&port)?.stream.map(Into::into)
     }
 
-    /// A stream's packets arrive at this port from now on. Returns whose packets have until now.
+    /// Assigns a port to a stream. Returns the stream that had it.
     pub(crate) fn assign(&mut self, port: Endpoint, stream: StreamId) -> Option<StreamId> {
         let before = self.ports.entry(port).or_default().stream.replace(stream.into());
         before.map(Into::into)
     }
 
-    /// A stream's packets arrive at this port no more.
+    /// Takes a port away from a stream.
     pub(crate) fn withdraw(&mut self, port: Endpoint, stream: StreamId) {
         if let Some(known) = self.ports.get_mut(&port).filter(|known| known.stream == Some(stream.into())) {
             known.stream = None;
@@ -176,7 +176,7 @@ impl Table {
 
     // -- comparisons -------------------------------------------------------------------------------
 
-    /// Note at which ports something changes. The result names these notes; the next ones take their place.
+    /// Starts to note the ports that change. The result identifies these notes; a later call replaces them.
     pub(crate) fn note_changes(&mut self) -> u64 {
         self.changed = Some(HashSet::new());
         self.comparisons += 1;
@@ -233,7 +233,7 @@ impl Table {
         id
     }
 
-    /// The stream should have this entry.
+    /// Requests this entry for a stream.
     pub(crate) fn want(&mut self, owner: StreamId, entry: RelayEntry, out: &mut Vec<Write>) -> Placed {
         let port = entry.port();
         let Some(row) = self.row(port) else {
@@ -254,7 +254,7 @@ impl Table {
             };
         }
         if phase != Phase::Present {
-            // One write at a time: when it is settled, the stream's wish is looked at again.
+            // Only one write at a time: its result triggers a new look at the stream's request.
             return Placed::Pending;
         }
         let write = self.write(port, owner, Operation::Modify(entry), out);
@@ -262,7 +262,7 @@ impl Table {
         Placed::Pending
     }
 
-    /// The stream should have no entry at this port. Returns whether it has none.
+    /// Removes a stream's entry at this port. Returns whether it is gone.
     pub(crate) fn unwant(&mut self, owner: StreamId, port: Endpoint, out: &mut Vec<Write>) -> bool {
         if !self.row(port).is_some_and(|row| row.is_of(owner)) {
             return true;
@@ -285,13 +285,13 @@ impl Table {
         }
     }
 
-    /// The stream that a write is for, until its result is in.
+    /// Returns the stream that a write is for, until its result arrives.
     pub(crate) fn stream_of_write(&self, id: WriteId) -> Option<StreamId> {
         let port = self.writes.get(&id)?;
         self.row(*port).map(|row| row.owner.into())
     }
 
-    /// The result of a write; `None` where a later write has overtaken it, or there is no such write.
+    /// Applies the result of a write; `None` if a later write has replaced it, or there is no such write.
     pub(crate) fn settle(&mut self, id: WriteId, outcome: Outcome, out: &mut Vec<Write>) -> Option<Settled> {
         let port = self.writes.remove(&id)?;
         self.note(port);
@@ -317,21 +317,21 @@ impl Table {
             }
             (Phase::Present, _) => None,
             (Phase::Inserting | Phase::Modifying, _) => {
-                // It may be in, the old one or the new: out with it.
+                // The old or the new entry may be installed: delete it.
                 self.delete(port, out);
                 Some(Settled::Failed(owner, entry, outcome))
             }
         }
     }
 
-    /// The data plane answers again: deletes without an answer are repeated.
+    /// Repeats unacknowledged deletes when the data plane answers again.
     pub(crate) fn repeat_deletes(&mut self, out: &mut Vec<Write>) {
         for port in std::mem::take(&mut self.unacknowledged) {
             self.delete_again(port, out);
         }
     }
 
-    /// An entry that is in the data plane already. False where the port has one.
+    /// Adopts an entry that the data plane already has. Returns false if the port has one.
     pub(crate) fn adopt(&mut self, owner: StreamId, entry: RelayEntry) -> bool {
         let free = self.row(entry.port()).is_none();
         if free {
@@ -340,7 +340,7 @@ impl Table {
         free
     }
 
-    /// The data plane has lost an entry, or has something else in its place: write it again.
+    /// Writes an entry again that the data plane has lost or replaced.
     pub(crate) fn insert_again(&mut self, port: Endpoint, modify: bool, out: &mut Vec<Write>) {
         let present = self.row(port).filter(|row| row.phase == Phase::Present);
         let Some((owner, entry)) = present.map(|row| (row.owner.into(), row.entry(port))) else {
@@ -369,24 +369,24 @@ impl Table {
         }
     }
 
-    /// The entry of a stream that the data plane has, or has with an older rewrite.
+    /// Returns a stream's entry that the data plane has, possibly with an older rewrite.
     pub(crate) fn present(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
         let row = self.row(port).filter(|row| row.is_of(owner) && row.is_in())?;
         Some(row.entry(port))
     }
 
-    /// The entry of a stream that is in the data plane, and of which no write is under way.
+    /// Returns a stream's entry that the data plane has, if no write of it is pending.
     pub(crate) fn confirmed(&self, owner: StreamId, port: Endpoint) -> Option<RelayEntry> {
         let row = self.row(port).filter(|row| row.is_of(owner) && row.phase == Phase::Present)?;
         Some(row.entry(port))
     }
 
-    /// The entry at a port, also one on its way in or out.
+    /// Returns the entry at a port, including one that is being installed or removed.
     pub(crate) fn owner(&self, port: Endpoint) -> Option<(StreamId, RelayEntry)> {
         self.row(port).map(|row| (row.owner.into(), row.entry(port)))
     }
 
-    /// The delete of a port's entry that has had no answer yet.
+    /// Returns the unacknowledged delete of a port's entry.
     pub(crate) fn pending_delete(&self, port: Endpoint) -> Option<WriteId> {
         self.row(port).filter(|row| row.phase == Phase::Deleting)?.write
     }

@@ -1,4 +1,4 @@
-//! Timers of lines: a queue by time, in which a line's earliest entry counts.
+//! Timers of lines: a queue ordered by time. Only a line's earliest entry counts.
 
 use crate::ids::LineId;
 use shunt_latch::Time;
@@ -11,7 +11,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// `queued` is the line's timer so far: only an earlier one is entered, since a line looks for itself what is due.
+    /// Sets a line's timer. `queued` is the timer so far: only an earlier one is added, because the line itself checks what is due.
     pub(crate) fn set(&mut self, line: LineId, queued: &mut Option<Time>, at: Time) {
         if queued.is_none_or(|queued| at < queued) {
             *queued = Some(at);
@@ -19,7 +19,7 @@ impl Timers {
         }
     }
 
-    /// The next line whose timer may be due. Its time has to be compared with the line's own.
+    /// Returns the next line whose timer may be due. The caller compares its time with the line's own.
     pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, LineId)> {
         let Reverse((at, _)) = self.queue.peek()?;
         if *at > now {

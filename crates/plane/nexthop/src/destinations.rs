@@ -9,29 +9,29 @@ use indexmap::map::Entry;
 /// Destination and source address of packets.
 pub(crate) type Pair = (IpAddr, IpAddr);
 
-/// By which row packets of one pair leave.
+/// The row by which packets of one pair leave.
 pub(crate) struct Destination {
     pub users: u32,
     pub row: u16,
-    /// The row is what a former process chose; no route has been asked for yet.
+    /// The row is what a former process chose; its route has not been looked up yet.
     pub adopted: bool,
 }
 
-/// All pairs in use. A pass visits each of them in batches, from the last to the first: pairs may come and go meanwhile, because a removal
-/// moves the last pair, which has been visited, into the gap.
+/// All pairs in use. A pass visits them in batches, from the last to the first. Pairs may be added and removed meanwhile: a removal moves
+/// the last pair, which has been visited, into the gap.
 #[derive(Default)]
 pub(crate) struct Destinations {
     by_pair: IndexMap<Pair, Destination>,
-    /// How many pairs have this source: there are as many as the relay has addresses.
+    /// Number of pairs with this source. There are as many sources as the relay has addresses.
     sources: HashMap<IpAddr, u32>,
-    /// Pairs before this position are still to be visited.
+    /// Pairs before this position have not been visited yet.
     unvisited: usize,
     /// Another pass follows the present one.
     again: bool,
 }
 
 impl Destinations {
-    /// Makes room for so many pairs in all.
+    /// Reserves space for this total number of pairs.
     pub(crate) fn reserve(&mut self, pairs: usize) {
         self.by_pair.reserve(pairs.saturating_sub(self.by_pair.len()));
     }
@@ -44,7 +44,7 @@ impl Destinations {
         self.by_pair.get_mut(pair)
     }
 
-    /// The destination of a pair, made if need be.
+    /// Returns the destination of a pair, and creates it if it is missing.
     pub(crate) fn get_or_insert_with(&mut self, pair: Pair, make: impl FnOnce() -> Destination) -> &mut Destination {
         match self.by_pair.entry(pair) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -67,7 +67,7 @@ impl Destinations {
         Some(removed)
     }
 
-    /// All pairs of one destination address.
+    /// Returns all pairs of one destination address.
     pub(crate) fn pairs_of(&self, dst: IpAddr) -> Vec<Pair> {
         self.sources
             .keys()
@@ -80,7 +80,7 @@ impl Destinations {
         self.by_pair.keys()
     }
 
-    /// Has every pair visited from now on. A pass under way is finished first, so that changes in quick succession leave out nobody.
+    /// Starts a pass over all pairs. A pass under way is finished first, so that rapid changes leave no pair unvisited.
     pub(crate) fn start_pass(&mut self) {
         if self.unvisited == 0 {
             self.unvisited = self.by_pair.len();
@@ -89,7 +89,7 @@ impl Destinations {
         }
     }
 
-    /// The next pairs of the pass, at most `limit`.
+    /// Returns the next pairs of the pass, at most `limit`.
     pub(crate) fn next_batch(&mut self, limit: usize) -> Vec<Pair> {
         let first = self.unvisited.saturating_sub(limit);
         let batch = (first..self.unvisited)
@@ -146,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// Who is in use when a pass starts, and still at its end, has been visited after the start.
+        /// A pair that is in use from the start of a pass to its end is visited after the start.
         #[test]
         fn a_pass_leaves_out_nobody(steps in proptest::collection::vec(step(), 0..200)) {
             let mut all = Destinations::default();

@@ -1,4 +1,4 @@
-//! The boundary to the kernel: what next hops ask of it, and what it reports.
+//! The interface to the kernel: requests of next hops, and events.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,14 +12,14 @@ pub enum Framing {
     Ethernet,
     /// Ethernet frames of interface `parent`, with an 802.1Q tag.
     Vlan { tag: u16, parent: u32 },
-    /// Ethernet frames of interface `parent`, from an address of its own.
+    /// Ethernet frames of interface `parent`, with a separate address.
     Macvlan { parent: u32 },
-    /// Anything else: tunnels, loopback, 802.1ad. Such packets are the kernel's to send.
+    /// Anything else: tunnels, loopback, 802.1ad. The kernel has to send such packets.
     Other,
 }
 
 impl Framing {
-    /// The interface below.
+    /// Returns the interface below.
     #[must_use]
     pub fn parent(self) -> Option<u32> {
         match self {
@@ -35,14 +35,14 @@ pub struct Link {
     pub ifindex: u32,
     pub name: String,
     pub mac: Option<[u8; 6]>,
-    /// In bytes, without the Ethernet header.
+    /// MTU in bytes, without the Ethernet header.
     pub mtu: u32,
     /// Administratively up (`IFF_UP`).
     pub up: bool,
     pub framing: Framing,
-    /// As `ip -d link` names it (`veth`, `vlan`, `bond`); empty for hardware.
+    /// Kind as `ip -d link` names it (`veth`, `vlan`, `bond`); empty for hardware.
     pub kind: String,
-    /// The bond, bridge or VRF that it belongs to.
+    /// Bond, bridge or VRF that the interface belongs to.
     pub controller: Option<u32>,
     pub rx_queues: u32,
 }
@@ -50,16 +50,16 @@ pub struct Link {
 /// An entry of the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Link-layer address; none while it is not resolved. A stale entry is resolved.
+    /// Link-layer address; `None` while unresolved. A stale entry is resolved.
     pub mac: Option<[u8; 6]>,
     /// Set by the administrator: the kernel does not probe it.
     pub permanent: bool,
-    /// The kernel keeps it resolved by itself (`NTF_EXT_MANAGED`, Linux 5.16).
+    /// The kernel keeps the entry resolved (`NTF_EXT_MANAGED`, Linux 5.16).
     pub managed: bool,
 }
 
 impl Neighbour {
-    /// Whether the entry stays resolved without being asked for.
+    /// Returns whether the entry stays resolved without requests.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.managed || self.permanent
@@ -72,7 +72,7 @@ pub struct Route {
     pub ifindex: u32,
     /// The router, or the destination itself on a connected network.
     pub gateway: IpAddr,
-    /// The `mtu` metric of the route in bytes, 0 for the interface's MTU. Cached path MTUs do not count.
+    /// The `mtu` metric of the route in bytes; 0: the interface's MTU. Cached path MTUs are ignored.
     pub mtu: u32,
 }
 
@@ -94,56 +94,56 @@ pub enum Event {
     Routes,
     /// The XDP features of some interface changed.
     Features,
-    /// Events were lost: what is known of the kernel may be outdated.
+    /// Events were lost: what is known about the kernel may be outdated.
     Lost,
 }
 
-/// What [`Kernel::events`] returns.
+/// The result of [`Kernel::events`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     pub list: Vec<Event>,
-    /// The limit was reached: there may be more to read.
+    /// The limit was reached: more events may be waiting.
     pub more: bool,
 }
 
-/// Why the kernel did not do as asked.
+/// The reason why a request to the kernel failed.
 #[derive(Debug, Error)]
 pub enum KernelError {
     #[error("netlink {call}: {source}")]
     Io { call: &'static str, source: io::Error },
-    #[error("netlink: the kernel answered {source}")]
+    #[error("netlink: the kernel rejected the request: {source}")]
     Rejected { source: io::Error },
     #[error("netlink: an answer could not be read: {0}")]
     Malformed(String),
-    #[error("netlink: no answer")]
+    #[error("netlink: the kernel did not answer")]
     Timeout,
 }
 
 /// Requests to the kernel, and its events.
 pub trait Kernel {
-    /// All interfaces of the network namespace.
+    /// Returns all interfaces of the network namespace.
     ///
     /// # Errors
-    /// When the kernel did not answer.
+    /// The kernel did not answer.
     fn links(&mut self) -> Result<Vec<Link>, KernelError>;
 
-    /// Where packets for each (dst, src) leave; none when the destination has no route, is this host's, is not unicast, or is behind an
-    /// encapsulation. A source that is no address of this host, or of the other IP version, does not matter.
+    /// Returns where packets for each (dst, src) leave. The result is `None` if the destination has no route, belongs to this host, is not
+    /// unicast, or is behind an encapsulation. A source that is no address of this host, or has the other IP version, is ignored.
     ///
     /// # Errors
-    /// When the kernel did not answer all of them.
+    /// The kernel did not answer all of them.
     fn routes(&mut self, wanted: &[(IpAddr, IpAddr)]) -> Result<Vec<Option<Route>>, KernelError>;
 
-    /// The kernel's entry for a neighbour.
+    /// Returns the kernel's entry for a neighbour.
     ///
     /// # Errors
-    /// When the kernel did not answer.
+    /// The kernel did not answer.
     fn neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<Option<Neighbour>, KernelError>;
 
     /// Makes the kernel keep a neighbour resolved. Kernels before 5.16 accept this and do nothing.
     ///
     /// # Errors
-    /// When the kernel rejects it, for instance because the interface is down or the neighbour table is full.
+    /// The kernel rejects it, for instance because the interface is down or the neighbour table is full.
     fn manage_neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), KernelError>;
 
     /// Makes the kernel resolve a neighbour once.
@@ -152,16 +152,16 @@ pub trait Kernel {
     /// As [`Kernel::manage_neighbour`].
     fn probe_neighbour(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), KernelError>;
 
-    /// Ends [`Kernel::manage_neighbour`]; a resolved entry stays as stale, for others to use.
+    /// Ends [`Kernel::manage_neighbour`]. A resolved entry becomes stale and stays usable for other programs.
     ///
     /// # Errors
-    /// When the kernel rejects it; an entry or interface that is gone is no error.
+    /// The kernel rejects it; a missing entry or interface is no error.
     fn unmanage_neighbour(&mut self, ifindex: u32, addr: IpAddr, mac: Option<[u8; 6]>) -> Result<(), KernelError>;
 
-    /// Whether an interface sends what native XDP redirects to it (`NETDEV_XDP_ACT_NDO_XMIT`); none when the kernel does not say
-    /// (before Linux 6.3).
+    /// Returns whether an interface sends frames that native XDP redirects to it (`NETDEV_XDP_ACT_NDO_XMIT`); `None` if the kernel does not
+    /// tell (before Linux 6.3).
     fn xdp_transmit(&mut self, ifindex: u32) -> Option<bool>;
 
-    /// What has changed since the last call; reads at most `limit` messages. Does not wait.
+    /// Returns the changes since the last call, from at most `limit` messages. Does not block.
     fn events(&mut self, limit: usize) -> Events;
 }

@@ -1,13 +1,13 @@
-//! Next hops: where the kernel would send each destination, kept in rows of a table that the XDP programs read.
+//! Next hops: where the kernel would send packets for each destination, in rows of a table that the XDP programs read.
 //!
-//! No packet pays for a route or neighbour lookup: an entry names a row, and [`NextHops`] keeps the rows in step with the kernel's own
-//! route, neighbour and interface changes. All destinations behind one neighbour share a row, unless their MTU differs.
+//! The XDP programs look up no route and no neighbour: each entry names a row, and [`NextHops`] updates the rows when the kernel's routes,
+//! neighbours or interfaces change. All destinations behind one neighbour share a row, unless their MTUs differ.
 //!
-//! [`NextHops`] does no I/O of its own and reads no clock. [`Rows`] writes the shared table, [`Kernel`] answers requests and reports events
-//! ([`Netlink`] is the real one), and the caller passes the time in.
+//! [`NextHops`] has no I/O and no clock. [`Rows`] writes the shared table, and [`Kernel`] answers requests and reports events ([`Netlink`]
+//! implements it). The caller passes the time in.
 #![forbid(unsafe_code)]
 
-// The kernel in memory is of the tests in `tests` and of those in here.
+// The in-memory kernel serves `tests` and the unit tests of this crate.
 #[cfg(test)]
 extern crate self as shunt_nexthop;
 

@@ -1,4 +1,4 @@
-//! The neighbours of the rows in use: what is known of each, and whose state is to be asked for again.
+//! The neighbours of the rows in use: the known state of each, and the queue of neighbours whose state must be requested again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ impl Watched {
 #[derive(Default)]
 pub(crate) struct Neighbours {
     by_address: HashMap<At, Watched>,
-    /// Whose state is to be asked for. May name neighbours that are gone.
+    /// Neighbours whose state must be requested. It may contain removed neighbours.
     queue: VecDeque<At>,
 }
 
@@ -63,7 +63,7 @@ impl Neighbours {
         }
     }
 
-    /// Removes a neighbour if it has no rows; returns what was known of it.
+    /// Removes a neighbour if it has no rows; returns its last known state.
     pub(crate) fn remove_unused(&mut self, at: At) -> Option<Neighbour> {
         if self.by_address.get(&at)?.rows.is_empty() {
             self.by_address.remove(&at)?.known
@@ -72,7 +72,7 @@ impl Neighbours {
         }
     }
 
-    /// All neighbours for which `choose` holds.
+    /// Returns all neighbours for which `choose` holds.
     pub(crate) fn select(&self, choose: impl Fn(&At, &Watched) -> bool) -> Vec<At> {
         self.by_address
             .iter()
@@ -81,7 +81,7 @@ impl Neighbours {
             .collect()
     }
 
-    /// Has the state of a neighbour asked for.
+    /// Queues a request for a neighbour's state.
     pub(crate) fn queue(&mut self, at: At) {
         if let Some(watched) = self.by_address.get_mut(&at).filter(|watched| !watched.queued) {
             watched.queued = true;
@@ -103,7 +103,7 @@ impl Neighbours {
         !self.queue.is_empty()
     }
 
-    /// Panics when a neighbour has a row that is not its own, or none. `of`: the neighbour of a row.
+    /// Panics if a neighbour has no row, or a row of another neighbour. `of`: the neighbour of a row.
     #[cfg(test)]
     pub(crate) fn check(&self, of: impl Fn(u16) -> Option<At>) {
         for (at, watched) in &self.by_address {

@@ -1,4 +1,4 @@
-//! The state machine: references to next hops, and what the kernel's changes make of them.
+//! The state machine: references to next hops, and their updates after changes in the kernel.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use crate::path_mtu::{self, PathMtus};
 use crate::row::{Row, Rows, UNRESOLVED};
 use crate::table::{Exhausted, Hop, Table};
 
-/// How often neighbours that the kernel does not keep resolved are probed, and what failed is tried again.
+/// Interval at which neighbours that the kernel does not keep resolved are probed, and failed operations are retried.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Work done in one call, so that the caller's loop is not held up: some milliseconds.
+/// Work of one call, limited to some milliseconds so that the caller's loop is not delayed.
 const EVENTS_AT_ONCE: usize = 2000;
 const NEIGHBOURS_AT_ONCE: usize = 250;
 const DESTINATIONS_AT_ONCE: usize = 1000;
-/// Interfaces on top of each other that are followed. The kernel's own bound is 8 (MAX_NEST_DEV).
+/// Depth of stacked interfaces that is followed. The kernel's own bound is 8 (MAX_NEST_DEV).
 const STACKED: usize = 8;
-/// Destinations with a path MTU of their own.
+/// Number of destinations with their own path MTU.
 const PATH_MTUS: usize = 65_536;
 
 /// Packets from `src` to `dst` now leave by another row. The old row stays in use until [`NextHops::settle`].
@@ -35,56 +35,56 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// The row before.
+    /// Returns the row before the move.
     #[must_use]
     pub fn old(&self) -> u16 {
         self.old
     }
 
-    /// The row to write into the entries.
+    /// Returns the row to write into the entries.
     #[must_use]
     pub fn row(&self) -> u16 {
         self.row
     }
 }
 
-/// What a row leads to.
+/// A description of a row's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The interface of the route; perhaps a VLAN sub-interface.
+    /// The interface of the route, which may be a VLAN sub-interface.
     pub ifindex: u32,
-    /// None for an adopted row whose destinations have not been looked up yet.
+    /// `None` for an adopted row whose destinations have not been looked up yet.
     pub neighbour: Option<IpAddr>,
-    /// None while it is not resolved.
+    /// `None` while the neighbour is unresolved.
     pub row: Option<Row>,
 }
 
 /// Rows of the next-hop table, shared by all destinations with the same neighbour and MTU. Row [`UNRESOLVED`] never resolves.
 ///
-/// The MTU of a destination is that of its route or interface, and its own path MTU ([`NextHops::path_mtu`]) for a limited time. The
-/// kernel's cached path MTUs do not count: one forged ICMP message must not shrink the packets of others.
+/// The MTU of a destination is that of its route or interface, or for a limited time its path MTU ([`NextHops::path_mtu`]) if that is
+/// smaller. The kernel's cached path MTUs are ignored: one forged ICMP message must not reduce the MTU of other flows.
 ///
 /// The caller runs [`NextHops::handle_events`] when the descriptor of [`AsFd`] is readable, while [`NextHops::is_pending`], and at least
-/// every five seconds, and [`NextHops::expire`] when [`NextHops::next_expiry`] has come.
+/// every five seconds. It runs [`NextHops::expire`] at [`NextHops::next_expiry`].
 pub struct NextHops<R, K> {
     kernel: K,
     table: Table<R>,
     links: HashMap<u32, Link>,
     link_changes: u64,
     attached: HashSet<u32>,
-    /// Whether each interface asked about sends what native XDP redirects to it.
+    /// For each interface that was queried: whether it sends frames that native XDP redirects to it.
     transmits: HashMap<u32, bool>,
     neighbours: Neighbours,
-    /// Whether this kernel keeps neighbours resolved; none before the first try.
+    /// Whether this kernel keeps neighbours resolved; `None` before the first try.
     managed: Option<bool>,
     destinations: Destinations,
     path_mtus: PathMtus,
-    /// Routes asked for before they are needed.
+    /// Routes looked up in advance.
     ahead: HashMap<Pair, Option<Route>>,
     more_events: bool,
     /// Events were lost, and the interfaces have not been read since.
     outdated: bool,
-    /// Some destination kept or got its row without an answer of the kernel.
+    /// Some destination kept or got its row without an answer from the kernel.
     unanswered: bool,
     /// Some destination is unresolved because the table was full.
     exhausted: bool,
@@ -95,10 +95,10 @@ pub struct NextHops<R, K> {
 impl<R: Rows, K: Kernel> NextHops<R, K> {
     /// `capacity`: rows of the shared table, row 0 included; at most 65,536 are used.
     ///
-    /// Rows that hold something stay as they are until [`NextHops::finish_adoption`], which has to be called in any case.
+    /// Rows that are not empty stay unchanged until [`NextHops::finish_adoption`], which the caller must call in any case.
     ///
     /// # Errors
-    /// When the kernel does not list its interfaces.
+    /// The kernel does not list its interfaces.
     pub fn new(rows: R, mut kernel: K, capacity: u32, now: Instant) -> Result<Self, KernelError> {
         let links = kernel.links()?.into_iter().map(|link| (link.ifindex, link)).collect();
         Ok(Self {
@@ -122,7 +122,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         })
     }
 
-    /// The shared table.
+    /// Returns the shared table.
     pub fn rows(&self) -> &R {
         self.table.rows()
     }
@@ -137,24 +137,24 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.links.values().find(|link| link.name == name)
     }
 
-    /// The interface's own Ethernet address.
+    /// Returns the interface's own Ethernet address.
     pub fn mac(&self, ifindex: u32) -> Option<[u8; 6]> {
         self.links.get(&ifindex)?.mac
     }
 
-    /// What kind of interface it is (`veth`, `vlan`, ...); empty for hardware.
+    /// Returns the kind of an interface (`veth`, `vlan`, ...); empty for hardware.
     pub fn kind(&self, ifindex: u32) -> Option<&str> {
         self.links.get(&ifindex).map(|link| link.kind.as_str())
     }
 
-    /// The interface that packets of this one leave by: of a VLAN or macvlan, the one below all of them.
+    /// Returns the interface by which packets of this one leave: for a VLAN or macvlan, the lowest one below it.
     pub fn lowest(&self, ifindex: u32) -> u32 {
         stack(&self.links, ifindex).last().unwrap_or(ifindex)
     }
 
-    /// Whether frames that come to interface `ifindex` may be for `above`: as VLAN, macvlan, bond or bridge on top of it.
+    /// Returns whether frames that arrive at interface `ifindex` may be for `above`: as a VLAN, macvlan, bond or bridge on top of it.
     pub fn is_above(&self, above: u32, ifindex: u32) -> bool {
-        // Bounded: the kernel may have told of half a change.
+        // Bounded, because the kernel may have reported only half of a change.
         let mut lower = HashSet::from([ifindex]);
         for _ in 0..STACKED {
             let next = self.links.values().filter(|link| {
@@ -173,7 +173,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         false
     }
 
-    /// Addresses of the interfaces above one, by which frames come to it: other ones than its own.
+    /// Returns the addresses of the interfaces above one, other than its own, for which frames arrive at it.
     pub fn macs_above(&self, ifindex: u32) -> BTreeSet<[u8; 6]> {
         let own = self.mac(ifindex);
         let above = self.links.values().filter(|link| self.is_above(link.ifindex, ifindex));
@@ -183,24 +183,24 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
             .collect()
     }
 
-    /// How often any interface has changed: what was derived from [`NextHops::link`] holds while this stays the same.
+    /// Returns the number of interface changes: values derived from [`NextHops::link`] are valid while it stays the same.
     pub fn link_changes(&self) -> u64 {
         self.link_changes
     }
 
-    /// Sets which interfaces carry the relay program: some can only send then.
+    /// Sets the interfaces that carry the relay program, which some need in order to send.
     pub fn attached(&mut self, ifindexes: impl IntoIterator<Item = u32>) {
         self.attached = ifindexes.into_iter().collect();
         self.forget_features();
         self.write_all();
     }
 
-    /// Has the kernel asked anew what each interface can do.
+    /// Discards the interfaces' features, so that they are queried again.
     fn forget_features(&mut self) {
         self.transmits.clear();
     }
 
-    /// Whether an interface sends what native XDP redirects to it; else such packets would be lost without a trace.
+    /// Returns whether an interface sends frames that native XDP redirects to it. Frames to other interfaces would be lost silently.
     pub fn sends(&mut self, ifindex: u32) -> bool {
         let (kernel, attached, links) = (&mut self.kernel, &self.attached, &self.links);
         *self.transmits.entry(ifindex).or_insert_with(|| {
@@ -211,12 +211,13 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     // References
 
-    /// Makes room for so many (dst, src) in all. Beyond them, to make more takes tens of milliseconds at a time. Room that is not used takes no memory.
+    /// Reserves space for this total number of (dst, src). Growth beyond it takes tens of milliseconds at a time. Unused space takes no
+    /// memory.
     pub fn reserve(&mut self, destinations: usize) {
         self.destinations.reserve(destinations);
     }
 
-    /// Asks the kernel in one go for the routes of the (dst, src) that are about to be acquired, and forgets those asked for before.
+    /// Looks up the routes of the (dst, src) that are about to be acquired in one request, and forgets earlier results.
     pub fn look_ahead(&mut self, pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) {
         self.ahead.clear();
         let unknown: Vec<Pair> = pairs.into_iter().filter(|pair| self.destinations.get(pair).is_none()).collect();
@@ -226,10 +227,11 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// The row by which packets from `src` to `dst` leave; `users` (at least 1) references more. [`UNRESOLVED`] when there is no route.
+    /// Returns the row by which packets from `src` to `dst` leave, and adds `users` (at least 1) references. Returns [`UNRESOLVED`] without
+    /// a route.
     ///
     /// # Errors
-    /// When all rows are in use; no reference is counted then.
+    /// All rows are in use; no reference is added.
     pub fn acquire(&mut self, dst: IpAddr, src: IpAddr, users: u32) -> Result<u16, Exhausted> {
         let pair = (dst, src);
         if let Some(destination) = self.destinations.get_mut(&pair) {
@@ -249,7 +251,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         Ok(row)
     }
 
-    /// [`NextHops::acquire`] of each (dst, src, users), their routes asked for in one go.
+    /// Acquires each (dst, src, users) as [`NextHops::acquire`] does, with one request for all routes.
     pub fn acquire_many(&mut self, wanted: &[(IpAddr, IpAddr, u32)]) -> Vec<Result<u16, Exhausted>> {
         self.look_ahead(wanted.iter().map(|&(dst, src, _)| (dst, src)));
         let rows = wanted.iter().map(|&(dst, src, users)| self.acquire(dst, src, users)).collect();
@@ -257,7 +259,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         rows
     }
 
-    /// One reference fewer; the last one frees what nobody else uses.
+    /// Releases one reference. The last one frees what is no longer used.
     pub fn release(&mut self, dst: IpAddr, src: IpAddr) {
         let pair = (dst, src);
         let Some(destination) = self.destinations.get_mut(&pair) else {
@@ -269,10 +271,10 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// Takes over entries of a former process that use row `index`; returns the row they use from now on.
+    /// Adopts entries of a former process that use row `index`; returns the row they use from now on.
     ///
-    /// That is `index` itself wherever possible. No route is asked for: [`NextHops::handle_events`] does so after
-    /// [`NextHops::finish_adoption`], and reports the destinations that leave by another row by now.
+    /// That is `index` itself wherever possible. The routes are not looked up here: [`NextHops::handle_events`] does so after
+    /// [`NextHops::finish_adoption`], and reports the destinations that now leave by another row.
     pub fn adopt(&mut self, dst: IpAddr, src: IpAddr, users: u32, index: u16) -> u16 {
         let table = &mut self.table;
         let take_over = || Destination {
@@ -285,13 +287,13 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         destination.row
     }
 
-    /// Clears the rows that no adopted entry uses, and has the adopted destinations looked up.
+    /// Clears the rows that no adopted entry uses, and starts the lookups of the adopted destinations.
     pub fn finish_adoption(&mut self) {
         self.table.finish_adoption();
         self.routes_changed();
     }
 
-    /// What a row leads to; none for one that is not in use.
+    /// Describes a row's next hop; `None` if the row is not in use.
     pub fn describe(&self, index: u16) -> Option<Description> {
         if !self.table.is_in_use(index) {
             return None;
@@ -309,14 +311,14 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         })
     }
 
-    /// Gives up the rows that moved destinations used before. To be called once no entry names them any more.
+    /// Releases the former rows of moved destinations. Call it once no entry names them any more.
     pub fn settle(&mut self, moved: Vec<Moved>) {
         for moved in moved {
             self.leave(moved.old);
         }
     }
 
-    /// Gives up every reference but `kept`: how many to each (dst, src).
+    /// Releases all references except `kept`: their number for each (dst, src).
     pub fn clear(&mut self, kept: &HashMap<(IpAddr, IpAddr), u32>) {
         let pairs: Vec<Pair> = self.destinations.pairs().copied().collect();
         for pair in pairs {
@@ -333,7 +335,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// The routes of some pairs; none when the kernel did not answer, which is then tried again later.
+    /// Looks up the routes of some pairs; `None` if the kernel did not answer, and then the lookup is retried later.
     fn ask(&mut self, pairs: &[Pair]) -> Option<Vec<Option<Route>>> {
         if pairs.is_empty() {
             return Some(Vec::new());
@@ -341,14 +343,14 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         match self.kernel.routes(pairs) {
             Ok(routes) => Some(routes),
             Err(error) => {
-                warn!(%error, destinations = pairs.len(), "routes could not be read");
+                warn!(%error, destinations = pairs.len(), "routes could not be read; the lookup is retried");
                 self.unanswered = true;
                 None
             }
         }
     }
 
-    /// The row for a route, held for one destination more. `wanted`: the adopted row that the destination uses.
+    /// Returns the row for a route, with one more reference. `wanted`: the adopted row that the destination uses.
     fn resolve(&mut self, dst: IpAddr, route: Option<Route>, wanted: Option<u16>) -> Result<u16, Exhausted> {
         let Some(route) = route.filter(|route| self.is_ethernet(route.ifindex)) else {
             return Ok(UNRESOLVED);
@@ -394,7 +396,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     // Neighbours
 
-    /// Asks for a neighbour's present state, and has the kernel keep it resolved.
+    /// Requests a neighbour's present state, and makes the kernel keep it resolved.
     fn watch(&mut self, at: At) {
         let known = if self.is_ethernet(at.0) { self.keep_resolved(at) } else { Ok(None) };
         match known {
@@ -410,7 +412,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
         if self.managed != Some(false) {
             if let Err(error) = self.kernel.manage_neighbour(ifindex, addr) {
-                // The interface is down or gone, or the table is full: its events, or the next try, bring the neighbour here again.
+                // The interface is down or removed, or the table is full: an event or the next try queues the neighbour again.
                 debug!(%error, ifindex, neighbour = %addr, "the kernel does not keep a neighbour resolved");
                 return Ok(known);
             }
@@ -433,20 +435,20 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.kernel.neighbour(ifindex, addr)
     }
 
-    /// Forgets a neighbour that no row leads to.
+    /// Forgets a neighbour without rows.
     fn unwatch_unused(&mut self, at: At) {
         let known = self.neighbours.remove_unused(at);
         let Some(known) = known.filter(|known| known.managed && self.links.contains_key(&at.0)) else {
             return;
         };
         if let Err(error) = self.kernel.unmanage_neighbour(at.0, at.1, known.mac) {
-            warn!(%error, ifindex = at.0, neighbour = %at.1, "the kernel goes on keeping a neighbour resolved");
+            warn!(%error, ifindex = at.0, neighbour = %at.1, "the kernel still keeps an unused neighbour resolved");
         }
     }
 
     // Rows
 
-    /// What the row of a hop has to say now; none while the hop is not resolved.
+    /// Returns the content of a hop's row; `None` while the hop is unresolved.
     fn content(&mut self, hop: &Hop) -> Option<Row> {
         let link = self.links.get(&hop.ifindex).filter(|link| link.up)?;
         let dst_mac = self.neighbours.get((hop.ifindex, hop.addr))?.known?.mac?;
@@ -470,7 +472,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.links.get(&ifindex).is_some_and(|link| link.framing != Framing::Other)
     }
 
-    /// The interface that the frames of `link` leave by, and their tag; none when the kernel has to send them.
+    /// Returns the interface by which the frames of `link` leave, and their tag; `None` if the kernel has to send them.
     fn output(&self, link: &Link) -> Option<(u32, u16)> {
         let mut vlan = 0;
         let mut link = link;
@@ -506,7 +508,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.write_adopted();
     }
 
-    /// Adopted rows whose neighbour is not known yet stay as they were while their interface is up.
+    /// Writes adopted rows whose neighbour is unknown: they stay unchanged while their interface is up.
     fn write_adopted(&mut self) {
         for index in self.table.without_hop() {
             let before = self.table.content(index);
@@ -521,9 +523,8 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     // Events
 
-    /// Takes in what the kernel reported, and does some milliseconds of the work that follows from it; [`NextHops::is_pending`] tells
-    /// whether there is more. Returns the destinations whose row has changed: write the new rows into their entries, then
-    /// [`NextHops::settle`].
+    /// Applies the kernel's events, and does some milliseconds of the resulting work; [`NextHops::is_pending`] tells whether more is left.
+    /// Returns the destinations whose row has changed. The caller writes the new rows into their entries, then calls [`NextHops::settle`].
     #[must_use]
     pub fn handle_events(&mut self, now: Instant) -> Vec<Moved> {
         self.now = now;
@@ -546,7 +547,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.look_up_again(&batch)
     }
 
-    /// Whether [`NextHops::handle_events`] has work left although its descriptor may not be readable.
+    /// Returns whether [`NextHops::handle_events`] has work left although its descriptor may not be readable.
     pub fn is_pending(&self) -> bool {
         self.more_events || self.neighbours.any_queued() || self.destinations.in_pass()
     }
@@ -624,7 +625,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.destinations.start_pass();
     }
 
-    /// Starts from what the kernel says now.
+    /// Reads the interfaces anew.
     fn read_links(&mut self) {
         match self.kernel.links() {
             Ok(links) => {
@@ -654,7 +655,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// Asks for the routes of some destinations again; returns those whose row has changed.
+    /// Looks up the routes of some destinations again; returns those whose row has changed.
     fn look_up_again(&mut self, pairs: &[Pair]) -> Vec<Moved> {
         let mut moved = Vec::new();
         let Some(routes) = self.ask(pairs) else { return moved };
@@ -670,7 +671,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
             }
             let row = self.resolve(dst, route, wanted).unwrap_or_else(|error| {
                 if !self.exhausted {
-                    warn!(%error, "destinations without a row go through the kernel");
+                    warn!(%error, "the next-hop table is full: the kernel sends the packets of destinations without a row");
                 }
                 self.exhausted = true;
                 UNRESOLVED
@@ -689,12 +690,12 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
 
     // Path MTUs
 
-    /// Sets the path MTU of one destination, in bytes, as an ICMP message reported it; it holds for ten minutes (RFC 1191 section 6.3).
-    /// Returns what has moved, as [`NextHops::handle_events`] does.
+    /// Sets the path MTU of one destination, in bytes, as an ICMP message reported it. It expires after ten minutes (RFC 1191 section 6.3).
+    /// Returns the destinations that have moved, as [`NextHops::handle_events`] does.
     ///
-    /// The caller has checked the message against the quoted packet. A message cannot raise an MTU (RFC 1191 section 3), counts as 576 if
-    /// it reports less for IPv4, and is ignored if it reports less than 1280 for IPv6. At most 65,536 destinations have a path MTU; the
-    /// oldest loses its own.
+    /// The caller has checked the message against the quoted packet. A message cannot raise an MTU (RFC 1191 section 3). For IPv4, values
+    /// below 576 count as 576; for IPv6, values below 1280 are ignored. At most 65,536 destinations have a path MTU; a new one replaces the
+    /// oldest.
     #[must_use]
     pub fn path_mtu(&mut self, dst: IpAddr, mtu: u32, now: Instant) -> Vec<Moved> {
         self.now = now;
@@ -716,7 +717,8 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.look_up_again(&pairs)
     }
 
-    /// Ends path MTUs whose time has passed, a thousand in one call. Returns what has moved, as [`NextHops::handle_events`] does.
+    /// Removes expired path MTUs, at most a thousand in one call. Returns the destinations that have moved, as [`NextHops::handle_events`]
+    /// does.
     #[must_use]
     pub fn expire(&mut self, now: Instant) -> Vec<Moved> {
         self.now = now;
@@ -725,12 +727,12 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         self.look_up_again(&pairs)
     }
 
-    /// When [`NextHops::expire`] has work; none while no destination has a path MTU.
+    /// Returns when [`NextHops::expire`] is due; `None` while no destination has a path MTU.
     pub fn next_expiry(&self) -> Option<Instant> {
         self.path_mtus.next_expiry()
     }
 
-    /// The MTU of a pair's row, in bytes; none when it is not known.
+    /// Returns the MTU of a pair's row, in bytes; `None` if unknown.
     fn mtu(&self, pair: &Pair) -> Option<u32> {
         let row = self.destinations.get(pair)?.row;
         match self.table.hop(row) {
@@ -739,7 +741,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// A former process may have set a path MTU: an adopted row whose MTU is smaller than that of its route keeps it.
+    /// Restores a path MTU that a former process may have set: an adopted row whose MTU is smaller than that of its route keeps it.
     fn restore_path_mtu(&mut self, dst: IpAddr, index: u16, route: &Route) {
         let Some(row) = self.table.content(index) else { return };
         let Some(link) = self.links.get(&route.ifindex) else { return };
@@ -755,7 +757,7 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
         }
     }
 
-    /// Panics when the references are not balanced. `unsettled`: rows of moves that are not settled yet.
+    /// Panics if the references are not balanced. `unsettled`: rows of moves that are not settled yet.
     #[cfg(test)]
     pub(crate) fn check(&self, unsettled: &[u16]) {
         let mut used = HashMap::new();
@@ -772,20 +774,20 @@ impl<R: Rows, K: Kernel> NextHops<R, K> {
     }
 }
 
-/// Readable when [`NextHops::handle_events`] has something to do.
+/// Readable if [`NextHops::handle_events`] has something to do.
 impl<R, K: AsFd> AsFd for NextHops<R, K> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kernel.as_fd()
     }
 }
 
-/// An interface, and those below it from top to bottom.
+/// Returns an interface and those below it, from top to bottom.
 fn stack(links: &HashMap<u32, Link>, ifindex: u32) -> impl Iterator<Item = u32> {
     let parent = |one: &u32| links.get(one).and_then(|link| link.framing.parent());
     std::iter::successors(Some(ifindex), parent).take(STACKED)
 }
 
-/// The smaller of two MTUs, 0 meaning none.
+/// Returns the smaller of two MTUs; 0 means none.
 fn least(one: u32, other: u32) -> u32 {
     match (one, other) {
         (0, mtu) | (mtu, 0) => mtu,

@@ -1,16 +1,16 @@
-//! Path MTUs of single destinations: bounded in number, each for a limited time.
+//! Path MTUs of single destinations: limited in number, each with an expiry time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long a path MTU holds before larger packets are tried again (RFC 1191 section 6.3).
+/// Lifetime of a path MTU, after which larger packets are tried again (RFC 1191 section 6.3).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The value that counts for a path MTU reported by ICMP, in bytes; none when it is to be ignored.
+/// Returns the value to use for a path MTU that ICMP reported, in bytes; `None` if it must be ignored.
 ///
-/// IPv4: every host accepts 576 bytes (RFC 791), less is taken for that; an old router's 0 (RFC 1191 section 5) too.
-/// IPv6: a message that reports less than 1280 is discarded (RFC 8201 section 4).
+/// IPv4: every host accepts 576 bytes (RFC 791), so lower values count as 576, including an old router's 0 (RFC 1191 section 5). IPv6: a
+/// message that reports less than 1280 is discarded (RFC 8201 section 4).
 pub(crate) fn acceptable(dst: IpAddr, mtu: u32) -> Option<u32> {
     match dst {
         IpAddr::V4(_) => Some(mtu.max(minimum(dst))),
@@ -18,7 +18,7 @@ pub(crate) fn acceptable(dst: IpAddr, mtu: u32) -> Option<u32> {
     }
 }
 
-/// The smallest path MTU that is used, in bytes.
+/// Returns the smallest path MTU that is used, in bytes.
 pub(crate) fn minimum(dst: IpAddr) -> u32 {
     if dst.is_ipv4() { 576 } else { 1280 }
 }
@@ -46,7 +46,7 @@ impl PathMtus {
         }
     }
 
-    /// In bytes.
+    /// Returns the path MTU in bytes.
     pub(crate) fn get(&self, dst: IpAddr) -> Option<u32> {
         self.by_dst.get(&dst).map(|found| found.mtu)
     }
@@ -55,7 +55,7 @@ impl PathMtus {
         self.by_dst.len() >= self.capacity
     }
 
-    /// Sets the path MTU of a destination for [`LIFETIME`]; returns the oldest destination when that lost its own to make room.
+    /// Sets the path MTU of a destination for [`LIFETIME`]. Returns the oldest destination if it was removed to make space.
     pub(crate) fn set(&mut self, dst: IpAddr, mtu: u32, now: Instant) -> Option<IpAddr> {
         self.count += 1;
         let expires = (now + LIFETIME, self.count);
@@ -71,7 +71,7 @@ impl PathMtus {
         Some(oldest)
     }
 
-    /// Removes up to `limit` path MTUs whose time has passed; returns their destinations.
+    /// Removes up to `limit` expired path MTUs; returns their destinations.
     pub(crate) fn expire(&mut self, now: Instant, limit: usize) -> Vec<IpAddr> {
         let mut expired = Vec::new();
         while expired.len() < limit {

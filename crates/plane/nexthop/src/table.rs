@@ -1,4 +1,4 @@
-//! Which neighbour each row of the next-hop table is for, and how many destinations use it.
+//! The neighbour of each row of the next-hop table, and the number of destinations that use it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -14,18 +14,18 @@ pub struct Exhausted {
     pub rows: u32,
 }
 
-/// What a row is for. Destinations with the same hop share a row.
+/// The subject of a row. Destinations with the same hop share a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hop {
-    /// The interface of the route; perhaps a VLAN sub-interface.
+    /// The interface of the route, which may be a VLAN sub-interface.
     pub ifindex: u32,
     pub addr: IpAddr,
-    /// In bytes, 0 for the interface's.
+    /// In bytes; 0: the interface's MTU.
     pub mtu: u32,
 }
 
 struct Entry {
-    /// None for a row of a former process whose neighbour is not known yet.
+    /// `None` for a row of a former process whose neighbour is unknown.
     hop: Option<Hop>,
     /// How many destinations use the row.
     users: u32,
@@ -40,14 +40,15 @@ impl Entry {
     }
 }
 
-/// What an adopted row is recognised by: content, with `no_xmit` clear, and IP version. A router has one Ethernet address for both versions.
+/// The key by which an adopted row is recognised: content, with `no_xmit` clear, and IP version. A router has one Ethernet address for both
+/// versions.
 type Mark = (Row, bool);
 
 fn mark(row: Row, ipv4: bool) -> Mark {
     (Row { no_xmit: false, ..row }, ipv4)
 }
 
-/// The rows in use. Until [`Table::finish_adoption`] no row that a former process left is changed on its own account or handed out.
+/// The rows in use. Until [`Table::finish_adoption`], rows of a former process are neither changed nor reused.
 pub(crate) struct Table<R> {
     rows: R,
     capacity: u32,
@@ -55,13 +56,13 @@ pub(crate) struct Table<R> {
     by_hop: HashMap<Hop, u16>,
     /// Adopted rows without a hop.
     adopted: HashMap<Mark, u16>,
-    /// Rows that held something at the start, until the adoption is finished.
+    /// Rows that were not empty at the start, until the adoption is finished.
     left_over: HashSet<u16>,
     adopting: bool,
     free: VecDeque<u16>,
 }
 
-/// The highest number of rows: entries name their row with 16 bits.
+/// Maximum number of rows: entries name their row with 16 bits.
 const MOST_ROWS: u32 = 1 << 16;
 
 impl<R: Rows> Table<R> {
@@ -110,7 +111,7 @@ impl<R: Rows> Table<R> {
         self.free.iter().any(|index| !self.entries.contains_key(index))
     }
 
-    /// Adopted rows whose neighbour is not known yet.
+    /// Returns the adopted rows whose neighbour is unknown.
     pub(crate) fn without_hop(&self) -> Vec<u16> {
         self.entries
             .iter()
@@ -119,14 +120,14 @@ impl<R: Rows> Table<R> {
             .collect()
     }
 
-    /// One destination more uses the row.
+    /// Adds a reference of a destination to the row.
     pub(crate) fn hold(&mut self, index: u16) {
         if let Some(entry) = self.entries.get_mut(&index) {
             entry.users += 1;
         }
     }
 
-    /// One destination fewer uses the row; the last one frees it. Returns the hop that has lost its row.
+    /// Releases a destination's reference to the row; the last one frees the row. Returns the hop that has lost its row.
     pub(crate) fn leave(&mut self, index: u16) -> Option<Hop> {
         let entry = self.entries.get_mut(&index)?;
         entry.users = entry.users.saturating_sub(1);
@@ -135,7 +136,7 @@ impl<R: Rows> Table<R> {
         }
         let entry = self.entries.remove(&index)?;
         self.forget_adopted(index, &entry);
-        // Entries that are still to be adopted may use it.
+        // Entries that are not adopted yet may use the row.
         if !(self.adopting && self.left_over.contains(&index)) {
             if entry.content.is_some() {
                 self.rows.write(index.into(), None);
@@ -147,7 +148,7 @@ impl<R: Rows> Table<R> {
         Some(hop)
     }
 
-    /// One destination more, of a former process, uses row `index`, or [`UNRESOLVED`] where that is not possible; returns which.
+    /// Adds a reference of a former process's destination to row `index`, or to [`UNRESOLVED`] if that is not possible; returns the row.
     pub(crate) fn adopt(&mut self, index: u16, ipv4: bool) -> u16 {
         if index == UNRESOLVED || u32::from(index) >= self.capacity {
             return UNRESOLVED;
@@ -171,7 +172,7 @@ impl<R: Rows> Table<R> {
         index
     }
 
-    /// Clears the rows that nobody adopted.
+    /// Clears the rows that were not adopted.
     pub(crate) fn finish_adoption(&mut self) {
         self.adopting = false;
         for index in std::mem::take(&mut self.left_over) {
@@ -184,12 +185,12 @@ impl<R: Rows> Table<R> {
             .collect();
     }
 
-    /// Gives a new hop a row: an adopted one that says the same, else a free one. `wanted`: the adopted row that the destination uses.
+    /// Gives a new hop a row: an adopted one with the same content, else a free one. `wanted`: the adopted row that the destination uses.
     pub(crate) fn bind(&mut self, hop: Hop, content: Option<Row>, wanted: Option<u16>) -> Result<u16, Exhausted> {
         let ipv4 = hop.addr.is_ipv4();
         let wanted = wanted.filter(|index| self.entries.get(index).is_some_and(|entry| entry.hop.is_none()));
         let equal = |index: &u16| content.is_some_and(|content| self.content(*index) == Some(content));
-        // Nobody's packets go astray meanwhile.
+        // A row is harmless if its packets still reach the right neighbour meanwhile.
         let harmless = |index: &u16| {
             self.content(*index)
                 .is_none_or(|before| content.is_some_and(|content| content.same_neighbour(&before)))
@@ -232,7 +233,7 @@ impl<R: Rows> Table<R> {
         }
     }
 
-    /// Writes a row in use, if it says something else than before.
+    /// Writes a row in use, if its content has changed.
     pub(crate) fn write(&mut self, index: u16, content: Option<Row>) {
         let Some(mut entry) = self.entries.remove(&index) else { return };
         if entry.content != content {
@@ -246,7 +247,7 @@ impl<R: Rows> Table<R> {
         self.entries.insert(index, entry);
     }
 
-    /// Panics when the table contradicts itself, or `used`: how many destinations use each row.
+    /// Panics if the table is inconsistent, or differs from `used`: the number of destinations of each row.
     #[cfg(test)]
     pub(crate) fn check(&self, used: &HashMap<u16, u32>) {
         for (index, entry) in &self.entries {

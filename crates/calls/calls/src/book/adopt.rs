@@ -1,4 +1,4 @@
-//! Sessions that a relay lists and that nobody here knows: the SIP server used the relay directly while the agent was away.
+//! Sessions that a relay lists and the agent does not know: the SIP server used the relay directly while the agent was down.
 
 use super::Book;
 use crate::decision::Decision;
@@ -11,10 +11,10 @@ use shunt_rtpproxy::listing::{Party, Record};
 use shunt_rtpproxy::{Command, PortReply, Tag};
 
 impl Book {
-    /// Takes up a session of a relay: as if its U and L had come by. The answer of a known session may have gone past the agent. A session that
-    /// has ended stays ended.
+    /// Adopts a session of a relay, as if the agent had seen its U and L. For a known session it adds an answer that bypassed the agent. A
+    /// session that has ended stays ended.
     ///
-    /// What the relay has latched counts as learned, because a relay that lists its sessions verifies sources itself.
+    /// A source that the relay has latched counts as learned, because a relay that lists its sessions verifies sources itself.
     pub fn adopt_session(&mut self, now: Time, relay: RelayId, record: &Record) -> Vec<Decision> {
         let from = Tag::parse(record.from);
         let known = self.line_named(record.call_id, from);
@@ -25,7 +25,7 @@ impl Book {
         if is_over || is_settled {
             return Vec::new();
         }
-        // Entries at its ports are its own, of an agent before this one; the next comparison adopts them.
+        // Entries at these ports may belong to this call, from before a restart of the agent; the next comparison adopts them.
         for port in [record.caller.relay, record.callee.relay].into_iter().flatten() {
             for port in [Some(port), next_port(port)].into_iter().flatten() {
                 self.orphans.remove(&port);
@@ -39,7 +39,7 @@ impl Book {
         self.take()
     }
 
-    /// The command that described a party, with the relay's reply. Returns whether there is one.
+    /// Replays the command that described a party, with the relay's reply. Returns false if the party has not been described.
     fn replay(&mut self, now: Time, relay: RelayId, record: &Record, described: Side) -> bool {
         let (party, other) = match described {
             Side::Caller => (record.caller, record.callee),
@@ -58,7 +58,7 @@ impl Book {
                 self.out.extend(decisions);
                 true
             }
-            // Another call holds the port: this one cannot be told from it.
+            // Another call holds the port, and the data plane cannot tell the two apart.
             Err(_) => false,
         }
     }

@@ -1,4 +1,4 @@
-//! Commands before the relay gets them.
+//! Commands before they reach the relay.
 
 use super::Book;
 use crate::decision::{Decision, Purpose};
@@ -14,15 +14,16 @@ use shunt_rtpproxy::{Command, ErrorCode, Media, Reply, Request, Session, StreamV
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long at most a relay is waited for that is to send to another callee.
+/// How long the D of a callee that lost a fork waits for the relay to switch to another callee.
 const RESTORE: Duration = Duration::from_secs(2);
 
 /// What to do with a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Pass it to the relay that has the call (`None`: no relay has it yet, or it is not known), once these writes have had an answer.
+    /// Pass it to the relay that has the call (`None`: no relay has it yet, or the agent does not know it) after these writes have
+    /// completed.
     Pass { relay: Option<RelayId>, wait: Vec<WriteId> },
-    /// Answer it; it is not for the relay.
+    /// Answer it without the relay.
     Answer(Vec<u8>),
 }
 
@@ -37,9 +38,9 @@ pub(super) fn described(is_update: bool, swapped: bool) -> Side {
 }
 
 impl Book {
-    /// A command of the SIP server, before the relay gets it.
+    /// Handles a command of the SIP server before the relay gets it.
     ///
-    /// A [`Refusal`] comes with the answer that carries its own error number.
+    /// A [`Refusal`] accompanies an answer that has its own error number.
     pub fn command(&mut self, now: Time, command: &Command) -> (Step, Option<Refusal>, Vec<Decision>) {
         let relay = self.relay_of(command);
         let mut wait = Vec::new();
@@ -83,7 +84,8 @@ impl Book {
         (step.unwrap_or(Step::Pass { relay, wait }), refusal, self.take())
     }
 
-    /// Sub-commands that have not reached the relay yet: a session that they end, or that the relay is to copy, loses its entries first.
+    /// Prepares for sub-commands that have not reached the relay yet: removes the entries of each session that they end or that the relay
+    /// is to copy.
     fn foresee_steps(&mut self, now: Time, command: &Command, wait: &mut Vec<WriteId>) {
         for step in command.steps() {
             match step {
@@ -110,14 +112,14 @@ impl Book {
         }
     }
 
-    /// Take the entries of a line out whose state has changed, before the relay gets it.
+    /// Removes the entries of a line whose state has changed, before the relay gets the command.
     fn clear(&mut self, line: &mut Line, now: Time, wait: &mut Vec<WriteId>) {
         self.mark(line);
         self.sync(line, now);
         self.pending_deletes(line, wait);
     }
 
-    /// The lines that the sub-command D of a command is about: those of the session's own tag.
+    /// Returns the lines that the sub-command D of a command ends: those of the session's own tag.
     fn ended_behind(&self, command: &Command) -> Vec<LineId> {
         let Some(session) = command.session() else { return Vec::new() };
         let Some(line) = self.find(session).and_then(|(id, _)| self.lines.get(&id)) else {
@@ -132,7 +134,7 @@ impl Book {
         self.matching(&own)
     }
 
-    /// What the sub-commands that the relay has carried out mean. `refused`: it has not carried out the command itself.
+    /// Applies the sub-commands that the relay has carried out. `refused`: the relay rejected the main command.
     pub(super) fn steps_done(&mut self, now: Time, command: &Command, reply: Option<&[u8]>, refused: bool) {
         let Some((id, _)) = command.session().and_then(|session| self.find(session)) else {
             return;
@@ -181,14 +183,14 @@ impl Book {
         wait.extend(ports.filter_map(|(_, port)| self.table.pending_delete(port)));
     }
 
-    /// The relay that has a command's call.
+    /// Returns the relay that has a command's call.
     #[must_use]
     pub fn relay_of(&self, command: &Command) -> Option<RelayId> {
         let call = self.calls.get(command.session()?.call_id)?;
         self.lines.get(&call.ids().next()?).map(|line| line.relay)
     }
 
-    /// The media line that a U, L or Q is about, and whether its tags are swapped.
+    /// Finds the media line of a U, L or Q. The flag says whether the tags are swapped.
     pub(super) fn find(&self, session: &Session) -> Option<(LineId, bool)> {
         let call = self.calls.get(session.call_id)?;
         if let Some(id) = call.line(session.from.name, session.from.media) {
@@ -198,8 +200,8 @@ impl Book {
         call.line(to.name, to.media.or(session.from.media)).map(|id| (id, true))
     }
 
-    /// The lines that a D, P, S, R or C is about: those that are named after either tag, because either party may have added one. All media
-    /// unless an index is given.
+    /// Finds the lines of a D, P, S, R or C: those named after either tag, because either party may have added a line. Returns all media
+    /// lines unless the command gives an index.
     pub(super) fn matching(&self, session: &Session) -> Vec<LineId> {
         let Some(call) = self.calls.get(session.call_id) else {
             return Vec::new();
@@ -212,7 +214,7 @@ impl Book {
         std::iter::once(session.from).chain(to).flat_map(of_tag).collect()
     }
 
-    /// A U or L that has not reached the relay yet: what it changes loses its entries first.
+    /// Prepares for a U or L that has not reached the relay yet: removes the entries of whatever it changes.
     fn foresee(&mut self, now: Time, command: &Command, media: &Media, is_update: bool, wait: &mut Vec<WriteId>) -> Result<(), Refusal> {
         let Some((id, swapped)) = self.find(&media.session) else {
             return if is_update { self.admit(now, media) } else { Ok(()) };
@@ -233,13 +235,13 @@ impl Book {
         Ok(())
     }
 
-    /// A new session, if limits allow it.
+    /// Admits a new session if the limits allow it.
     fn admit(&mut self, now: Time, media: &Media) -> Result<(), Refusal> {
         let legs = self.calls.get(media.session.call_id).map_or(0, |call| 2 * call.len());
         self.admit_source(now, media.ip(), legs)
     }
 
-    /// A new session of a source, if limits allow it. `legs`: what its call has already.
+    /// Admits a new session of a source if the limits allow it. `legs`: the legs that its call has already.
     pub(super) fn admit_source(&mut self, now: Time, source: Option<IpAddr>, legs: usize) -> Result<(), Refusal> {
         let limits = self.settings.limits;
         if legs + 2 > limits.legs_per_call {
@@ -253,7 +255,7 @@ impl Book {
         Ok(())
     }
 
-    /// A D. The relay gets it unless it ends the dialog with a callee that lost a fork.
+    /// Handles a D. The relay gets it unless it ends the dialog with a callee that lost a fork.
     fn delete(&mut self, now: Time, command: &Command, session: &Session) -> Option<Step> {
         let lines = self.matching(session);
         let tags = [Some(session.from), session.to];
@@ -295,7 +297,8 @@ impl Book {
         }
     }
 
-    /// A callee that lost a fork has hung up. If the relay sends to it, it is to send to the one before.
+    /// Removes a callee that lost a fork and has hung up. If the relay sends to this callee, the relay is switched back to the previous
+    /// one.
     fn drop_branch(&mut self, line: &mut Line, tag: &[u8], now: Time) {
         let current = line.other_tag() == Some(tag);
         line.branches.retain(|branch| *branch.tag != *tag);
@@ -303,7 +306,7 @@ impl Book {
         if !current {
             return;
         }
-        // Of those left, one that had a 2xx goes before the latest.
+        // A remaining callee that had a 2xx is preferred to the latest one.
         let best = line
             .branches
             .iter()
@@ -349,7 +352,7 @@ impl Book {
     }
 }
 
-/// What P, R or C has the relay do to the media of one party.
+/// Returns the hold of P, R or C: what the command makes the relay do to one party's media.
 pub(super) fn hold_of(verb: StreamVerb, command: &Command, side: Side) -> Hold {
     let (reason, letter) = match verb {
         StreamVerb::Play | StreamVerb::StopPlaying => (Reason::Playback, "P"),
@@ -373,7 +376,7 @@ fn copy_target(target: &[u8]) -> Option<Endpoint> {
     std::str::from_utf8(target).ok()?.strip_prefix("udp:")?.parse().ok()
 }
 
-/// `&& C`: the packets of one session go into another one too. That ends with the session.
+/// The hold of `&& C`: the relay copies one session's packets into another session, until that one ends.
 fn copied_into_session() -> Hold {
     Hold::new(Reason::Forwarding, "&& C", Holder::Call)
 }

@@ -11,7 +11,7 @@ use crate::reason::Reason;
 use shunt_latch::{Component, Time};
 
 impl Book {
-    /// End a call as a D of the SIP server does: its entries go, and its sessions on the relay. Returns whether there is such a call.
+    /// Ends a call as a D of the SIP server would: removes its entries and its sessions on the relay. Returns whether the call exists.
     pub fn end_call(&mut self, now: Time, call_id: &[u8]) -> (bool, Vec<Decision>) {
         let ids: Vec<LineId> = self.lines_of_call(call_id).map(|line| line.id()).collect();
         for id in &ids {
@@ -21,18 +21,18 @@ impl Book {
         (!ids.is_empty(), self.take())
     }
 
-    /// A line is over: its ports mean nothing any more, and its entries go. Doing it again changes nothing.
+    /// Ends a line: removes its entries and releases its ports. A second call changes nothing.
     pub(super) fn release(&mut self, id: LineId, reason: Reason, now: Time) {
         let released = self.with(id, |book, line| {
             if line.released.is_some() {
                 return false;
             }
             line.released = Some(reason);
-            // A relay that forgot the session may get it back from its store; all else is the end by a decision.
+            // A relay that forgot the session may restore it from its store; every other reason is a decided end.
             if reason != Reason::RelayTimeout {
                 book.ended.add(line);
             }
-            // At once: an agent after this one must not take up a call that is over.
+            // Removed at once, because the next agent must not adopt a call that has ended.
             line.dirty = false;
             if std::mem::take(&mut line.stored) {
                 book.out.push(Decision::Forget(RowKey::of(line)));
@@ -72,7 +72,7 @@ impl Book {
         }
     }
 
-    /// Once the last entry of a released line is out, it is forgotten.
+    /// Forgets a released line once its last entry has been removed.
     pub(super) fn end_if_out(&mut self, id: LineId) {
         let Some(reason) = self.lines.get(&id).and_then(|line| line.released) else {
             return;
@@ -102,7 +102,7 @@ impl Book {
     }
 }
 
-/// Recordings that have ended before the line, then those that ended with it.
+/// Returns the recordings that ended before the line, then those that ended with it.
 fn recorded(line: &Line) -> Vec<(Hold, Option<Side>)> {
     let mut all = line.holds.past().to_vec();
     let last = line.all_holds().into_iter().filter(Hold::is_recording);

@@ -1,9 +1,9 @@
 //! Source filters: until a stream is offloaded, a relay port takes packets of its party only.
 //!
-//! A relay such as rtpproxy latches to the first packet at a new port (CVE-2017-14114). The port admits the addresses that signalling names,
-//! and sources that learning admits: the latched one, the contestants, or the only one that sends, so that no defence costs a party its audio for
-//! longer than the attack lasts. A port whose party's source does not stay put is open.
-//! Where the relay itself knows a party by ICE or a key, the port admits everybody.
+//! A relay such as rtpproxy latches to the first packet at a new port (CVE-2017-14114). The port therefore admits only the addresses that
+//! signalling names and the sources that learning admits: the latched source, the contestants, or the only sender. So an attack interrupts
+//! a party's audio no longer than the attack itself lasts. The port of a party whose source keeps changing is open. It is also open if the
+//! relay itself identifies the party by ICE or a key.
 
 use super::Book;
 use crate::decision::Decision;
@@ -36,7 +36,7 @@ impl Book {
         }
     }
 
-    /// When a port that is open because its party is not known yet closes.
+    /// Returns when a port closes that is open because its party is still unknown.
     pub(super) fn filter_due(&self, line: &Line, side: Side, now: Time) -> Option<Time> {
         let leg = line.leg(side);
         let due = leg.placed_at + self.settings.filter_grace;
@@ -48,12 +48,12 @@ impl Book {
         let port = leg.relay?;
         let verifies = self.relay(line.relay).is_none_or(|relay| relay.verifies_sources);
         let off = !self.settings.enabled || verifies || line.released.is_some() || line.suspended == Some(Reason::ByeSeen);
-        // A filter is of an even port and the next one.
+        // A filter covers an even port and the next one.
         let off = off || port.port % 2 == 1;
         if off || leg.asymmetric || leg.shares_port || leg.is_held() || !self.settings.listens_at(port) {
             return None;
         }
-        // By ICE a party may come from any address; whoever the relay shares a key with proves itself by it.
+        // With ICE, a party may send from any address; with a shared key, the relay authenticates every sender.
         if matches!(line.described, Some(Reason::Ice | Reason::Dtls | Reason::Srtp)) {
             return Some(vec![everybody(port.addr)]);
         }
@@ -62,7 +62,7 @@ impl Book {
         }
         let (policy, quiet) = (&self.learner.policy, self.learner.scanners.are_quiet(now));
         let mut allowed: Vec<IpAddr> = Vec::new();
-        // A source that sends to both parties' ports is not admitted merely because it is alone at one of them.
+        // A source that sends to both parties' ports is not admitted for being the only sender at one of them.
         let other = line.leg(side.other());
         let scans = |component| {
             let latch = leg.latch(component);
@@ -88,7 +88,7 @@ impl Book {
     }
 }
 
-/// What a source filter has for every source, of the version of an address.
+/// Returns the wildcard that admits every source of an address's IP version.
 fn everybody(addr: IpAddr) -> IpAddr {
     if addr.is_ipv4() {
         Ipv4Addr::BROADCAST.into()

@@ -1,4 +1,4 @@
-//! Learn notices: packets that met no entry.
+//! Learn notices: packets that matched no entry.
 
 use super::Book;
 use crate::decision::{Decision, Happening, Purpose};
@@ -11,11 +11,11 @@ use shunt_net::{Endpoint, FiveTuple};
 use shunt_rtp::Source;
 use std::time::Duration;
 
-/// A packet that met no entry at a relay port.
+/// A packet that matched no entry at a relay port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub key: FiveTuple,
-    /// SSRC and sequence number if it looks like RTP of version 2. At a port of RTCP it does not count.
+    /// SSRC and sequence number if the packet looks like RTP version 2. Ignored at an RTCP port.
     pub media: Option<Source>,
     /// The RTP payload type.
     pub payload_type: Option<u8>,
@@ -28,13 +28,13 @@ impl Notice {
     }
 }
 
-/// A time that lies back by a duration.
+/// Returns the time that is `duration` before `now`.
 pub(super) fn ago(now: Time, duration: Duration) -> Time {
     Time::from_nanos(now.as_nanos().saturating_sub(Time::from(duration).as_nanos()))
 }
 
 impl Book {
-    /// A packet met no entry.
+    /// Handles a packet that matched no entry.
     pub fn noticed(&mut self, now: Time, notice: &Notice) -> Vec<Decision> {
         match self.table.stream_at(notice.key.dst) {
             Some(id) => {
@@ -45,7 +45,7 @@ impl Book {
         self.take()
     }
 
-    /// A packet to a port that no call has.
+    /// Handles a packet to a port without a call.
     fn missed(&mut self, now: Time, notice: &Notice) {
         let (source, port) = (notice.key.src, notice.key.dst);
         let component = self.component_of(port);
@@ -66,7 +66,7 @@ impl Book {
         let (source, port, component) = (notice.key.src, notice.key.dst, id.component);
         let media = notice.media.filter(|_| component == Component::Rtp);
         let packet = Packet { at: now, source, media };
-        // While an entry takes the latched source's packets, nobody here sees them.
+        // An installed entry takes the latched source's packets, so their absence here proves nothing.
         let present = self.table.present(id, port);
         let last_packet = line.leg(id.sender).last_packet[component_index(component)];
         let facts = last_packet.filter(|_| present.is_none()).map(|last_packet| Facts {
@@ -125,11 +125,11 @@ impl Book {
         }
     }
 
-    /// After a verdict: what follows from who is latched now.
+    /// Applies a verdict: acts on a change of the latched source.
     fn learned(&mut self, line: &mut Line, id: StreamId, before: Option<Endpoint>, verdict: Verdict, source: Endpoint, now: Time) {
         let after = line.leg(id.sender).latch(id.component).learned();
         let mut news = after != before || matches!(verdict, Verdict::Contested | Verdict::Waiting);
-        // One that does not stay put moves with each packet.
+        // A source that keeps changing would count as moved with each packet.
         let roams = verdict == Verdict::Known && before.is_some();
         if let Some(learned) = after.filter(|_| after != before && !roams) {
             if let Some(before) = before {
@@ -160,7 +160,7 @@ impl Book {
         }
     }
 
-    /// When entries last met a packet: the answer to [`Decision::ReadIdle`].
+    /// Applies when entries last matched a packet: the answer to [`Decision::ReadIdle`].
     pub fn idle_times(&mut self, now: Time, read: &[Idle]) -> Vec<Decision> {
         let mut lines: Vec<LineId> = Vec::new();
         for idle in read {
@@ -193,7 +193,7 @@ impl Book {
         if let Some(idle) = read.idle {
             let met = ago(now, idle);
             line.last_activity = line.last_activity.max(met);
-            // One that met packets again is reported anew when it falls idle.
+            // An entry that matched packets again is reported anew when it becomes idle.
             self.note_idle(line, id, (idle >= self.settings.entry_idle).then_some(met), now);
         }
         let since = line.stream(id.sender, id.component).idle_since;
@@ -202,7 +202,7 @@ impl Book {
         let last_packet = match (read.idle, since) {
             (Some(idle), _) => ago(now, idle),
             (None, Some(since)) => since,
-            // A switch cannot tell: an entry that is not reported idle has met packets.
+            // A switch reports only idleness: an entry that is not reported idle has matched packets.
             (None, None) => now,
         };
         let facts = Facts {
@@ -221,13 +221,13 @@ impl Book {
         self.learned(line, id, before, verdict, source, now);
     }
 
-    /// The data plane reports that an entry has met no packet for [`crate::Settings::entry_idle`].
+    /// The data plane reports that an entry has matched no packet for [`crate::Settings::entry_idle`].
     pub fn idle(&mut self, now: Time, key: FiveTuple) -> Vec<Decision> {
         let since = ago(now, self.settings.entry_idle);
         self.set_idle(now, key, Some(since))
     }
 
-    /// An entry that was reported idle meets packets again.
+    /// The data plane reports that an idle entry matches packets again.
     pub fn active(&mut self, now: Time, key: FiveTuple) -> Vec<Decision> {
         self.set_idle(now, key, None)
     }
@@ -247,7 +247,7 @@ impl Book {
         self.take()
     }
 
-    /// A stream's entry has met no packet since a time, or meets packets (`None`).
+    /// Notes that a stream's entry has matched no packet since a time, or matches packets (`None`).
     fn note_idle(&mut self, line: &mut Line, id: StreamId, since: Option<Time>, now: Time) {
         let before = std::mem::replace(&mut line.stream_mut(id.sender, id.component).idle_since, since);
         match (before, since) {
@@ -264,13 +264,14 @@ impl Book {
         self.sync(line, now);
     }
 
-    /// Whether a line has entries, and none of them meets packets.
+    /// Returns whether a line has entries and all of them are idle.
     pub(super) fn meets_nothing(&self, line: &Line) -> bool {
         let mut entries = self.present(line).peekable();
         entries.peek().is_some() && entries.all(|(id, _)| line.stream(id.sender, id.component).idle_since.is_some())
     }
 
-    /// The last of a line's entries fell idle: if the relay has ended the session meanwhile, past the agent, so has the call.
+    /// Handles the last of a line's entries becoming idle. If the relay has meanwhile ended the session without the agent, the call ends
+    /// too.
     fn fell_idle(&mut self, line: &mut Line, met_nothing: bool, now: Time) {
         let may_query = self.relay(line.relay).is_some_and(|relay| relay.may_query);
         if may_query && !met_nothing && line.released.is_none() && self.meets_nothing(line) {

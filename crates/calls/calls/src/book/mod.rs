@@ -1,4 +1,4 @@
-//! The book: the one owner of call state.
+//! The book: the only owner of call state.
 
 mod adopt;
 mod command;
@@ -48,13 +48,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An entry that is out for one packet is out without a word for so long; then the stream's state says so.
+/// How long an entry may be missing, so that the relay sees a packet, before the stream's state reports it.
 const REFRESH_UNSEEN: Duration = Duration::from_secs(1);
 
-/// How long after an offer in a call that is up its media stays on the relay, if no answer comes.
+/// How long the media of an established call stays on the relay after an offer without an answer.
 const OFFER_HOLD: Duration = Duration::from_secs(4);
 
-/// Call-IDs of which SIP is remembered until commands have named the parties, in each of two generations.
+/// Call-IDs whose SIP is remembered until commands have named the parties, in each of two generations.
 const MOST_SIP_SEEN: usize = 10_000;
 
 /// All calls.
@@ -64,14 +64,14 @@ pub struct Book {
     relays: Vec<Relay>,
     learner: Learner,
     calls: HashMap<Arc<[u8]>, Call>,
-    /// Call-IDs `<Call-ID>-<branch>` on the control channel, by the Call-ID that SIP has (rtp_relay of OpenSIPS).
+    /// Call-IDs `<Call-ID>-<branch>` on the control channel, by their SIP Call-ID (rtp_relay of OpenSIPS).
     branches: HashMap<Arc<[u8]>, BTreeSet<Arc<[u8]>>>,
     lines: Lines,
     records: Records,
     table: Table,
-    /// Entries in the data plane that no call claims: (source, when found).
+    /// Entries in the data plane that no call claims, with their source and the time when they were found.
     orphans: ByPort<FiveTuple>,
-    /// Relay ports of inherited lines that were over before the plan was first compared with the data plane; `None`: it was.
+    /// Relay ports of inherited lines that ended before the plan was first compared with the data plane; `None` after that comparison.
     over: Option<HashSet<Endpoint>>,
     former: FormerStreams,
     ended: EndedSessions,
@@ -79,7 +79,7 @@ pub struct Book {
     sdp_kinds: Alike<SdpKind>,
     modifiers: Alike<[u8]>,
     rates: SourceRates,
-    /// Packets at ports of calls that were not their party's.
+    /// Packets at ports of calls from a source that does not match.
     mismatches: u64,
     arrivals: Arrivals,
     timers: Timers,
@@ -127,7 +127,7 @@ impl Book {
         }
     }
 
-    /// A relay that commands go to. Its addresses are no party's.
+    /// Adds a relay. Its addresses belong to no party.
     pub fn add_relay(&mut self, relay: Relay) -> RelayId {
         let advertised = relay.advertised.iter().map(|(advertised, _)| advertised);
         for addr in relay.addresses.iter().chain(advertised) {
@@ -137,31 +137,32 @@ impl Book {
         RelayId(self.relays.len() - 1)
     }
 
-    /// What a relay's handshake has shown.
+    /// Applies the result of a relay's handshake.
     pub fn set_capabilities(&mut self, relay: RelayId, keepalive: shunt_rtpproxy::capability::KeepAlive, may_query: bool) {
         if let Some(relay) = self.relays.get_mut(relay.0) {
             (relay.keepalive, relay.may_query) = (keepalive, may_query);
         }
     }
 
-    /// An address of the SIP server or of a proxy: it is no party's.
+    /// Declares an address of the SIP server or of a proxy, which belongs to no party.
     pub fn declare_own(&mut self, addr: IpAddr) {
         self.learner.parties.declare_own(addr);
     }
 
-    /// While draining, no stream is offloaded that is not yet. After it all lines are to be looked at ([`Book::look_at`]).
+    /// Starts or stops draining: while draining, no further stream is offloaded. Afterwards the caller passes all lines to
+    /// [`Book::look_at`].
     pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    /// Whether the data plane answers.
+    /// Returns whether the data plane answers.
     #[must_use]
     pub fn is_available(&self) -> bool {
         self.available
     }
 
-    /// The data plane answers, or does not; then all lines are to be looked at ([`Book::look_at`]). When it does again, deletes without an answer
-    /// are repeated.
+    /// Notes whether the data plane answers. Afterwards the caller passes all lines to [`Book::look_at`]. When the data plane answers
+    /// again, unacknowledged deletes are repeated.
     pub fn set_data_plane(&mut self, available: bool) -> Vec<Decision> {
         self.available = available;
         if available {
@@ -180,8 +181,7 @@ impl Book {
         ids
     }
 
-    /// What kept the streams of these lines from being offloaded is over: bring their entries to what is planned. Lines that have ended are
-    /// passed over.
+    /// Plans these lines again, because an obstacle to offloading is gone. Lines that have ended are skipped.
     pub fn look_at(&mut self, now: Time, lines: &[LineId]) -> Vec<Decision> {
         for id in lines {
             self.with(*id, |book, line| book.look_at_line(line, now));
@@ -195,7 +195,7 @@ impl Book {
                 failure.until = now;
             }
         }
-        // While the data plane was away it could not report that a silent stream met packets again.
+        // While the data plane was unavailable it could not report that a silent stream was active again.
         let silent = self
             .present(line)
             .filter(|(id, _)| line.stream(id.sender, id.component).idle_since.is_some());
@@ -208,7 +208,7 @@ impl Book {
 
     // -- helpers of all events ---------------------------------------------------------------------
 
-    /// The decisions of one event.
+    /// Returns the decisions of one event.
     fn take(&mut self) -> Vec<Decision> {
         for id in std::mem::take(&mut self.dirty) {
             let Some(line) = self.lines.get_mut(&id).filter(|line| line.dirty) else {
@@ -228,7 +228,7 @@ impl Book {
         self.out.extend(writes.into_iter().map(Decision::Write));
     }
 
-    /// What the journal keeps of a line has changed.
+    /// Marks a line whose journal row has changed.
     fn mark(&mut self, line: &mut Line) {
         if !line.dirty && line.released.is_none() {
             line.dirty = true;
@@ -236,7 +236,7 @@ impl Book {
         }
     }
 
-    /// Works on a line and on the rest of the book, which has no such line meanwhile ([`Lines::lend`]).
+    /// Works on a line and on the rest of the book, which does not contain the line meanwhile ([`Lines::lend`]).
     fn with<R>(&mut self, id: LineId, work: impl FnOnce(&mut Self, &mut Line) -> R) -> Option<R> {
         let mut line = self.lines.lend(id)?;
         let result = work(self, &mut line);
@@ -271,18 +271,18 @@ impl Book {
         });
     }
 
-    /// Since both parties' first packet.
+    /// Returns the time since both parties' first packet.
     fn time_to_offload(line: &Line, id: StreamId, now: Time) -> Option<Duration> {
         let first = |side: Side| line.leg(side).first_packet[component_index(id.component)];
         Some(now.since(first(Side::Caller)?.max(first(Side::Callee)?)))
     }
 
-    /// Something to tell of a line.
+    /// Reports an event of a line.
     fn tell(&mut self, line: &Line, what: Happening) {
         self.out.push(Decision::Happened { line: line.id, what });
     }
 
-    /// Signalling changes a line, or a BYE was seen.
+    /// Suspends a line because signalling changes it or a BYE was seen.
     fn suspend(&mut self, line: &mut Line, reason: Reason, resume_at: Option<Time>) {
         if line.suspended.replace(reason) != Some(reason) {
             self.tell(line, Happening::Suspended(reason));
@@ -290,13 +290,13 @@ impl Book {
         line.resume_at = resume_at;
     }
 
-    /// Something was offered that has no answer yet: the media stays where it is, on the relay, as long as an answer is likely to come.
+    /// Keeps the media on the relay after an offer, for as long as an answer is likely.
     fn await_answer(&mut self, line: &mut Line, now: Time) {
         self.suspend(line, Reason::ReInvite, Some(now + OFFER_HOLD));
         self.sync(line, now);
     }
 
-    /// A line comes in or goes out: count its RTP streams.
+    /// Adds or removes a line's RTP streams in the counts.
     fn count_line(&mut self, line: &Line, comes: bool) {
         for side in Side::BOTH {
             let stream = line.stream(side, Component::Rtp);
@@ -310,15 +310,15 @@ impl Book {
         }
     }
 
-    /// What a stream has at the relay port of its sender.
+    /// Returns what a stream has at the relay port of its sender.
     fn held(&self, line: &Line, id: StreamId) -> Held {
         let port = line.leg(id.sender).relay_port(id.component);
         port.map_or_else(Held::default, |port| self.table.held(id, port))
     }
 
-    // -- bringing the table to what is planned -----------------------------------------------------
+    // -- bringing the table to the plan --------------------------------------------------------------
 
-    /// Make the table hold what the plan wants for a line, now that something has changed. The only one who asks for writes of entries.
+    /// Brings the table to what the plan wants for a line after a change. No other function requests writes of entries.
     fn sync(&mut self, line: &mut Line, now: Time) {
         let mut writes = Vec::new();
         for id in line.stream_ids() {
@@ -374,26 +374,26 @@ impl Book {
             }
             return;
         }
-        // RTCP of a party that is there may be far between.
+        // A party's RTCP packets may be far apart.
         let silent = id.component == Component::Rtp && line.stream(id.sender, id.component).idle_since.is_some();
         let reason = if silent { Reason::Silent } else { wanted.reason };
         match self.table.want(id, entry, writes) {
             Placed::Confirmed => self.set_state(line, id, State::Offloaded, reason, now),
             Placed::Pending if held.present => self.set_state(line, id, State::Offloaded, reason, now),
-            // No event for an entry that is out for one packet.
+            // No event for an entry that is missing for one packet only.
             Placed::Pending | Placed::Busy
                 if refresh == Refresh::Returns && line.stream(id.sender, id.component).state == State::Offloaded => {}
             Placed::Pending | Placed::Busy => self.set_state(line, id, State::Learning, Reason::Installing, now),
         }
     }
 
-    /// The stream that a write is for, until its result is in.
+    /// Returns the stream that a write is for, until the result arrives.
     #[must_use]
     pub fn stream_of_write(&self, id: WriteId) -> Option<StreamId> {
         self.table.stream_of_write(id)
     }
 
-    /// The result of a write, what the data plane had counted on an entry that is out, and what it said of a failure.
+    /// Applies the result of a write, with the counters of a removed entry and the data plane's text on a failure.
     pub fn written(
         &mut self,
         now: Time,
@@ -423,7 +423,7 @@ impl Book {
         (stream.idle_since, stream.failure) = (None, None);
         (stream.was_offloaded, stream.refresh) = (true, Refresh::No);
         if self.is_rtpengine(line.relay) {
-            // It has just had the packets that were learned from.
+            // The relay has just received the packets that were learned from.
             line.kept_alive_at.get_or_insert(now);
         }
         self.mark(line);
@@ -454,13 +454,13 @@ impl Book {
             book.sync(line, now);
         });
         self.end_if_out(id.line);
-        // The port may be another line's meanwhile.
+        // The port may belong to another line by now.
         if let Some(next) = self.table.stream_at(entry.port()).filter(|next| next.line != id.line) {
             self.with(next.line, |book, line| book.sync(line, now));
         }
     }
 
-    /// What the data plane has counted on entries since they were installed.
+    /// Applies the counters that the data plane has kept for entries since their installation.
     pub fn counted(&mut self, now: Time, read: &[Reading]) {
         for reading in read {
             let Some((id, _)) = self.table.owner(reading.key.dst).filter(|(_, entry)| entry.key() == reading.key) else {
@@ -473,13 +473,13 @@ impl Book {
         }
     }
 
-    /// The relay ports of a line's legs, RTP and RTCP, with the stream whose packets arrive there.
+    /// Returns the relay ports of a line's legs, RTP and RTCP, each with the stream whose packets arrive there.
     fn ports(line: &Line) -> impl Iterator<Item = (StreamId, Endpoint)> + '_ {
         line.stream_ids()
             .filter_map(|id| Some((id, line.leg(id.sender).relay_port(id.component)?)))
     }
 
-    /// A leg's party sends to this relay port from now on. Of another line of this Call-ID the port is taken away.
+    /// Assigns a relay port to a leg's party. If another line of this Call-ID has the port, that line loses it.
     fn place(&mut self, line: &mut Line, side: Side, relay: Endpoint, now: Time) {
         if line.leg(side).relay == Some(relay) {
             return;
@@ -487,7 +487,7 @@ impl Book {
         self.unplace(line, side, now);
         let policy = self.learner.policy;
         let leg = line.leg_mut(side);
-        // The party is where it was.
+        // The party's address is still the former one.
         leg.was_at = leg.rtp.learned().map(|source| source.addr).or(leg.was_at);
         (leg.relay, leg.placed_at, leg.shares_port) = (Some(relay), now, false);
         leg.forget(now, &policy, false);
@@ -510,7 +510,7 @@ impl Book {
         }
     }
 
-    /// A leg's relay port means nothing any more; who sent there is remembered for the next call.
+    /// Takes a leg's relay port away, and remembers for the next call which sources sent there.
     fn unplace(&mut self, line: &mut Line, side: Side, now: Time) {
         let mut writes = Vec::new();
         for component in COMPONENTS {
@@ -533,7 +533,7 @@ impl Book {
         line.leg_mut(side).relay = None;
     }
 
-    /// A party may be at an address. Returns whether that is new.
+    /// Notes that a party may be at an address. Returns whether that is new.
     fn join(&mut self, line: &mut Line, side: Side, addr: IpAddr) -> bool {
         let leg = line.leg_mut(side);
         if addr.is_unspecified() || leg.joined.contains(&addr) || self.learner.parties.is_own(addr) {

@@ -1,7 +1,8 @@
-//! NG: what commands for rtpengine change, and what it says of a call.
+//! NG: what commands for rtpengine change, and what rtpengine reports about a call.
 //!
-//! A command is passed on byte for byte. What it may change loses its entries first; after an offer or answer rtpengine is asked with `query`, and
-//! [`Book::ng_described`] brings the call to what it says. So it is rtpengine that decides which ports a party has and what it does to the media.
+//! A command is passed on byte for byte. First the entries of whatever it may change are removed. After an offer or answer the agent sends
+//! `query` to rtpengine, and [`Book::ng_described`] applies the reply. So rtpengine decides which ports a party has and what happens to the
+//! media.
 
 use super::Book;
 use super::timers::RelayCount;
@@ -26,48 +27,49 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is played ends a little after its duration.
+/// A played file ends this long after its duration.
 const PLAYED_AFTER: Duration = Duration::from_millis(500);
 /// The option of an offer or answer that `stop recording` ends.
 const RECORD_CALL: &str = "record-call";
 const CALL_ID: &[u8] = b"call-id";
 
-/// What to do with a command: pass it to this relay (`None`: no relay has the call, or it is not known), once these writes have had an answer.
+/// What to do with a command: pass it to this relay (`None`: no relay has the call, or the agent does not know it) after these writes have
+/// completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreseen {
     pub relay: Option<RelayId>,
     pub wait: Vec<WriteId>,
 }
 
-/// What to do once a command has had its reply.
+/// What to do after the reply to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     Nothing,
-    /// Ask the relay what has become of the call, for [`Book::ng_described`].
+    /// Query the call at the relay, for [`Book::ng_described`].
     Describe,
-    /// Ask the relay who gets the call's media, for [`Book::ng_copies_described`].
+    /// Query the relay for the receivers of the call's media, for [`Book::ng_copies_described`].
     DescribeCopies,
 }
 
 impl Book {
-    /// The relay that has a call.
+    /// Returns the relay that has a call.
     #[must_use]
     pub fn relay_of_call(&self, call_id: &[u8]) -> Option<RelayId> {
         let call = self.calls.get(call_id)?;
         self.lines.get(&call.ids().next()?).map(|line| line.relay)
     }
 
-    /// Whether a line of a call has no answer here.
+    /// Returns whether a line of a call has no answer yet.
     #[must_use]
     pub fn lacks_answer(&self, call_id: &[u8]) -> bool {
         let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
         lines.filter_map(|id| self.lines.get(&id)).any(|line| !line.is_answered())
     }
 
-    /// An NG command, before the relay gets it.
+    /// Handles an NG command before the relay gets it.
     ///
     /// # Errors
-    /// A limit refuses a new call.
+    /// A limit rejects a new call.
     pub fn ng_command(&mut self, now: Time, command: &Command) -> (Result<Foreseen, Refusal>, Vec<Decision>) {
         let Some(call_id) = command.call_id.as_deref() else {
             return (Ok(Foreseen::default()), Vec::new());
@@ -90,7 +92,7 @@ impl Book {
                 }
             }
             Effect::Ends => {
-                // Its reply has counts: those of the entries are known when they are out.
+                // The reply has counts, and the entries' final counters are known only after their removal.
                 let counts = command.from_tag.as_deref().is_some_and(|tag| !tag.is_empty());
                 for id in self.ended_by(call_id, command) {
                     self.with(id, |book, line| {
@@ -108,7 +110,7 @@ impl Book {
         (Ok(Foreseen { relay, wait }), self.take())
     }
 
-    /// The relay has answered a command that was passed to it, or not (`None`).
+    /// Handles the relay's reply to a command (`None`: it did not reply).
     pub fn ng_replied(&mut self, now: Time, relay: RelayId, command: &Command, reply: Option<&Reply>) -> (After, Vec<Decision>) {
         let Some(call_id) = command.call_id.as_deref() else {
             return (After::Nothing, Vec::new());
@@ -138,7 +140,7 @@ impl Book {
                     self.release(id, Reason::Released, now);
                 }
                 if command.to_tag.is_some() || command.via_branch.is_some() {
-                    // Of a fork, others may be left.
+                    // Other branches of the fork may remain.
                     after = After::Describe;
                 }
             }
@@ -147,13 +149,13 @@ impl Book {
         (after, self.take())
     }
 
-    /// What the relay says of a call: its lines become what the description says. A call that is not known is adopted.
+    /// Applies the relay's description of a call to its lines. Adopts a call that the agent does not know.
     pub fn ng_described(&mut self, now: Time, relay: RelayId, call_id: &[u8], description: &CallDescription) -> Vec<Decision> {
         self.described(now, relay, call_id, description, |_| true)
     }
 
-    /// The same after a subscription began or ended. An offer may have come meanwhile: a suspended line waits for the description that follows the
-    /// answer.
+    /// Does the same after a subscription began or ended. If an offer has arrived meanwhile, the suspended line waits for the description
+    /// that follows the answer.
     pub fn ng_copies_described(&mut self, now: Time, relay: RelayId, call_id: &[u8], description: &CallDescription) -> Vec<Decision> {
         self.described(now, relay, call_id, description, |line| line.suspended.is_none())
     }
@@ -177,7 +179,7 @@ impl Book {
                 seen.extend(known);
                 continue;
             }
-            // rtpengine keeps what a `delete` has ended for its delete-delay.
+            // rtpengine keeps a call for its delete-delay after a `delete`.
             if known.is_none() && self.ended.has_dialog(call_id, [first, second]) {
                 continue;
             }
@@ -201,7 +203,7 @@ impl Book {
         self.take()
     }
 
-    /// What entries have counted at each relay port of a call.
+    /// Returns the counters of the entries at each relay port of a call.
     #[must_use]
     pub fn ng_counts(&self, call_id: &[u8]) -> Vec<(Endpoint, Counters)> {
         let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
@@ -216,7 +218,7 @@ impl Book {
             .collect()
     }
 
-    /// The entries of a call that are in the data plane.
+    /// Returns the entries of a call that are in the data plane.
     #[must_use]
     pub fn entries_of_call(&self, call_id: &[u8]) -> Vec<FiveTuple> {
         let lines = self.calls.get(call_id).into_iter().flat_map(|call| call.ids());
@@ -226,7 +228,7 @@ impl Book {
 
     // -- offers and answers ------------------------------------------------------------------------
 
-    /// An offer or answer: lines of the parties that it names lose their entries, unless it is one that was here before.
+    /// Handles an offer or answer: removes the entries of the lines of the parties that it names, unless it repeats an earlier one.
     fn negotiates(&mut self, now: Time, call_id: &[u8], command: &Command, wait: &mut Vec<WriteId>) -> Result<(), Refusal> {
         let lines = self.lines_named(call_id);
         if lines.is_empty() && command.verb == Verb::Offer {
@@ -241,7 +243,7 @@ impl Book {
             self.with(id, |book, line| {
                 let named = tags.into_iter().flatten().any(|tag| line.side_of(tag).is_some());
                 if named && line.is_answered() {
-                    // An offer is not an agreement: what is latched stays, and media may come from where the offer says.
+                    // An offer is not an agreement: latched sources stay, and media may also come from the offered address.
                     for side in Side::BOTH {
                         book.name_leg(line, side, now);
                     }
@@ -253,7 +255,7 @@ impl Book {
         Ok(())
     }
 
-    /// Remember what an offer or answer says of its sender. Returns whether the same one was the sender's last.
+    /// Remembers what an offer or answer says about its sender. Returns whether it repeats the sender's last one.
     fn sight_command(&mut self, call_id: &[u8], command: &Command) -> bool {
         let tag = match command.verb {
             Verb::Answer => command.to_tag.as_deref(),
@@ -266,7 +268,7 @@ impl Book {
         command.raw.hash(&mut hasher);
         let sdp = command.sdp.as_deref().and_then(Sdp::parse);
         let source = command.received_from.filter(|addr| !self.learner.parties.is_own(*addr));
-        // Before the relay gets it, and before the party sends: who is named is no unknown source.
+        // Done before the relay gets the command and before the party sends, so that a named address is no unknown source.
         let media = sdp.iter().flat_map(|sdp| &sdp.media).filter_map(|media| media.address);
         let named: Vec<IpAddr> = source.into_iter().chain(media).filter(|addr| !addr.is_unspecified()).collect();
         for addr in named {
@@ -303,7 +305,7 @@ impl Book {
         }
     }
 
-    /// The first offer of a call: the reply has the ports that the callee sends to.
+    /// Handles the first offer of a call: the reply has the ports that the callee sends to.
     fn offered(&mut self, now: Time, relay: RelayId, call_id: &[u8], command: &Command, reply: &Reply) {
         let Some(tag) = command.from_tag.as_deref() else { return };
         let offer = command.sdp.as_deref().and_then(Sdp::parse).unwrap_or_default();
@@ -328,7 +330,7 @@ impl Book {
 
     // -- descriptions ------------------------------------------------------------------------------
 
-    /// A new media line. What commands have said of the call's other lines is true of it too.
+    /// Begins a new media line. It inherits what commands have said about the call's other lines.
     fn begin_line(&mut self, now: Time, relay: RelayId, call_id: &[u8], tag: &[u8], index: u32) -> LineId {
         let mut holds = Holds::default();
         for sibling in self.lines_named(call_id).iter().filter_map(|id| self.lines.get(id)) {
@@ -346,10 +348,10 @@ impl Book {
         id
     }
 
-    /// `adopted`: nobody here has known the line.
+    /// `adopted`: the agent did not know the line.
     fn apply_description(&mut self, line: &mut Line, described: &LineDescription, adopted: bool, now: Time) {
         let answered = line.is_answered();
-        // A call's first tag is the caller's, unless the line was named after the other one.
+        // A call's first tag is the caller's, unless the line was named after the other tag.
         let caller = usize::from(*line.tag != *described.tags[0]);
         let order = [(Side::Caller, caller), (Side::Callee, 1 - caller)];
         let signalled = |party: &PartyDescription| party.advertised.or(party.endpoint);
@@ -370,7 +372,7 @@ impl Book {
             let leg = line.leg_mut(side);
             if let Some(known) = leg.signalled.filter(|known| Some(*known) != address) {
                 leg.was_at = None;
-                // What is still under way from its former address is not to be learned; one that was switched off has none.
+                // Packets in flight from the former address must not be learned; a line that was switched off has none.
                 leg.forget(now, &policy, answered && known.port != 0);
             }
             (leg.signalled, leg.signalled_rtcp) = (address, party.advertised_rtcp);
@@ -396,8 +398,8 @@ impl Book {
         self.resume(line, now);
     }
 
-    /// The relay has given a port out: an entry there that no call claims is of one that is over. At the ports of an adopted line such entries may
-    /// be its own, of an agent before this one; the next comparison tells.
+    /// The relay has given out a port: an entry there that no call claims belongs to an ended call. At the ports of an adopted line such an
+    /// entry may belong to the line itself, from before a restart of the agent; the next comparison decides.
     fn clear_port(&mut self, port: Endpoint) {
         for end in [Some(port), next_port(port)].into_iter().flatten() {
             if let Some(key) = self.orphans.remove(&end) {
@@ -406,7 +408,7 @@ impl Book {
         }
     }
 
-    /// A line that the relay has no ports for: it was rejected, or switched off with port 0, and may come back (RFC 3264 section 8.2).
+    /// Handles a line without relay ports: it was rejected, or switched off with port 0, and may return (RFC 3264 section 8.2).
     fn switch_off(&mut self, line: &mut Line, now: Time) {
         if !line.is_answered() {
             return;
@@ -421,8 +423,8 @@ impl Book {
         self.resume(line, now);
     }
 
-    /// A leg's party sends to this relay port from now on, unless that is the port of another call whose media flows: the relay has forgotten
-    /// that one, and two calls cannot be told apart by the port. Then the newer one stays on the relay, at a port that is open to both.
+    /// Assigns a relay port to a leg's party, unless the port belongs to another call whose media flows. Then the relay has forgotten that
+    /// call, and the port cannot tell the two calls apart. The newer call stays on the relay, at a port that is open to both.
     fn place_described(&mut self, line: &mut Line, side: Side, port: Endpoint, now: Time) {
         if line.leg(side).relay == Some(port) {
             return;
@@ -433,7 +435,7 @@ impl Book {
             let Some(holder) = holder.filter(|holder| holder.line != line.id) else {
                 continue;
             };
-            // A line of the same call has lost it, as the description of that line says or will say.
+            // A line of the same call has lost the port, as the description of that line says or will say.
             let other = self.lines.get(&holder.line).filter(|other| other.call != line.call);
             let Some(other) = other else { continue };
             if self.is_offloaded(other) && !self.meets_nothing(other) {
@@ -461,8 +463,8 @@ impl Book {
         self.calls.get(call_id).map_or_else(Vec::new, |call| call.ids().collect())
     }
 
-    /// The lines that a `delete` is about: rtpengine goes by the to-tag, without one by the branch, without that by the from-tag, and without
-    /// a from-tag it ends the call.
+    /// Returns the lines that a `delete` ends. rtpengine matches the to-tag, else the via-branch, else the from-tag; without a from-tag it
+    /// ends the whole call.
     fn ended_by(&self, call_id: &[u8], command: &Command) -> Vec<LineId> {
         let named = |tag: &Option<std::borrow::Cow<'_, [u8]>>| tag.as_deref().filter(|tag| !tag.is_empty()).map(<[u8]>::to_vec);
         let (from, to, via) = (named(&command.from_tag), named(&command.to_tag), named(&command.via_branch));
@@ -471,7 +473,7 @@ impl Book {
         let via_of = |line: &Line| line.branches.last().map_or(Vec::new(), |branch| branch.via.to_vec());
         let fits = |line: &Line| match (&to, &via, &from) {
             (Some(tag), _, Some(_)) => line.side_of(tag).is_some(),
-            // Another branch than that of the line has lost a fork.
+            // A branch other than the line's own has lost a fork.
             (None, Some(via), Some(_)) if !via_of(line).is_empty() => via_of(line) == *via,
             (None, _, Some(tag)) => line.side_of(tag).is_some(),
             (.., None) => true,
@@ -479,7 +481,7 @@ impl Book {
         lines().filter(|line| fits(line)).map(|line| line.id).collect()
     }
 
-    /// The lines of all calls that a command names.
+    /// Returns the lines of all calls that a command names.
     fn lines_concerned(&self, command: &Command) -> Vec<LineId> {
         command.calls().flat_map(|call_id| self.lines_named(call_id)).collect()
     }
@@ -494,12 +496,12 @@ impl Book {
         }
     }
 
-    /// The relay has answered a command that has it work on the media, or not (`None`).
+    /// Handles the reply to a command that makes the relay work on the media (`None`: no reply).
     fn begun(&mut self, now: Time, command: &Command, reply: Option<&Reply>) {
         let refused = reply.is_some_and(|reply| !reply.is_ok());
         let hold = hold_of(command);
         if command.verb == Verb::SubscribeRequest {
-            // Only the reply names the subscription. Without a reply the SIP server cannot answer it, and then rtpengine copies nothing.
+            // Only the reply names the subscription. Without a reply the SIP server cannot answer it, and rtpengine copies nothing.
             let named = reply.filter(|reply| reply.is_ok()).and_then(|reply| reply.to_tag.as_deref());
             let named = named.map(|tag| Hold::new(hold.reason, &hold.command, Holder::Subscription(tag.into())));
             return self.change_holds(now, command, |holds| {
@@ -525,7 +527,8 @@ impl Book {
         });
     }
 
-    /// rtpengine's description shows who else gets the media of a call. One that is about to have an answer is described after that.
+    /// Returns what to do after a subscription: rtpengine's description shows the other receivers of a call's media. A call with an open
+    /// offer is described after its answer.
     fn after_subscription(&self, call_id: &[u8], command: &Command) -> After {
         let is_of_subscription = matches!(command.effect(), Effect::Subscribes | Effect::Unblocks(Cause::Subscription));
         let awaits_answer = |line: &Line| !line.is_answered() || line.suspended.is_some();
@@ -539,13 +542,13 @@ impl Book {
     }
 }
 
-/// Where a subscriber wants to have its copies.
+/// Returns where a subscriber wants its copies.
 fn destinations(command: &Command) -> Vec<Endpoint> {
     let sdp = command.sdp.as_deref().and_then(Sdp::parse).unwrap_or_default();
     sdp.media.iter().filter_map(|media| media.rtp()).collect()
 }
 
-/// What a command has rtpengine do to the media.
+/// Returns the hold of a command: what it makes rtpengine do to the media.
 fn hold_of(command: &Command) -> Hold {
     let name = String::from_utf8_lossy(&command.name);
     match command.effect() {
@@ -561,8 +564,8 @@ fn subscription(command: &Command) -> Holder {
     Holder::Subscription(command.to_tag.as_deref().unwrap_or_default().into())
 }
 
-/// Whose media a command is about, by all that it names: versions of rtpengine differ on what a from-tag alone selects. What began with a selection
-/// surely ends with the same one.
+/// Returns whose media a command is about, by everything that it names: versions of rtpengine differ on what a from-tag alone selects. A
+/// command that ends the work uses the same selection as the one that began it.
 fn selected(command: &Command) -> Holder {
     if command.whom() != Whom::Parties {
         return Holder::Call;
@@ -589,7 +592,7 @@ fn selected(command: &Command) -> Holder {
     if is_flow { Holder::Flow(words) } else { Holder::Party(words) }
 }
 
-/// Whether a command that ends a cause ends this hold.
+/// Returns whether a command that ends a cause ends this hold.
 fn is_ended_by(hold: &Hold, cause: Cause, command: &Command) -> bool {
     let begins: &[&str] = match cause {
         Cause::Subscription => return hold.reason == Reason::Subscription && hold.holder == subscription(command),
@@ -609,7 +612,7 @@ fn is_ended_by(hold: &Hold, cause: Cause, command: &Command) -> bool {
     begins.contains(&&*hold.command) && is_whose
 }
 
-/// Leaves a line that a `delete` ends with those callees of its fork that the command names: the others are not over. Without a from-tag the
+/// Reduces a line that a `delete` ends to those callees of its fork that the command names: the others continue. Without a from-tag the
 /// command ends the whole call.
 fn keep_ended_branches(line: &mut Line, command: &Command) {
     let [from, to, via] = [&command.from_tag, &command.to_tag, &command.via_branch].map(|name| name.as_deref().unwrap_or_default());
@@ -621,8 +624,8 @@ fn keep_ended_branches(line: &mut Line, command: &Command) {
     }
 }
 
-/// What the relay does to RTCP: it has to tell it from RTP where one party muxes or has it at another port than the one above; and it takes
-/// feedback out where one party has RTP/AVPF and the other one RTP/AVP.
+/// Returns what the relay does to RTCP. It demultiplexes RTCP if only one party uses rtcp-mux or has RTCP at a port other than the next
+/// one. It removes feedback if one party has RTP/AVPF and the other RTP/AVP.
 fn of_rtcp(described: &LineDescription) -> Option<Reason> {
     let apart = |party: &PartyDescription| match (party.local_rtp, party.local_rtcp) {
         (Some(rtp), Some(rtcp)) => next_port(rtp) != Some(rtcp),
@@ -635,7 +638,7 @@ fn of_rtcp(described: &LineDescription) -> Option<Reason> {
     described.filters_rtcp().then_some(Reason::Processing)
 }
 
-/// Whether the relay does not know a line's call, and what it has counted of the line's parties.
+/// Returns whether the relay no longer knows the line's call, and its counts of the line's parties.
 pub(super) fn counted(line: &Line, reply: &[u8]) -> (bool, Option<RelayCount>) {
     let Ok(parsed) = Reply::parse(reply) else { return (false, None) };
     if is_unknown_call(&parsed) {
@@ -656,7 +659,7 @@ pub(super) fn counted(line: &Line, reply: &[u8]) -> (bool, Option<RelayCount>) {
     (false, Some(counted))
 }
 
-/// Whether the relay does not know the call of a command.
+/// Returns whether the relay does not know the call of a command.
 #[must_use]
 pub fn is_unknown_call(reply: &Reply) -> bool {
     let says_so = |text: &[u8]| text.to_ascii_lowercase().windows(CALL_ID.len()).any(|part| part == CALL_ID);
@@ -666,7 +669,7 @@ pub fn is_unknown_call(reply: &Reply) -> bool {
     }
 }
 
-/// What an offer or answer asks for that `query` does not show.
+/// Returns the holds for what an offer or answer requests and `query` does not show.
 fn holds_of(needs: Needs) -> impl Iterator<Item = Hold> {
     let all = [
         (Needs::RECORDING, Reason::Recording, RECORD_CALL),

@@ -1,4 +1,4 @@
-//! The plan against what the data plane has.
+//! Compares the plan with the contents of the data plane.
 
 use super::Book;
 use crate::decision::Decision;
@@ -9,14 +9,14 @@ use shunt_latch::{Component, Time};
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{HashMap, HashSet};
 
-/// A comparison of the plan with the relay table as read at one time; it goes on in pieces, so that commands do not wait for a large one.
+/// A comparison of the plan with one reading of the relay table. It runs in pieces, so that a large table does not delay commands.
 #[derive(Debug)]
 pub struct Comparison {
     serial: u64,
     changed: HashSet<Endpoint>,
-    /// In the order of their ports.
+    /// Sorted by port.
     present: Vec<RelayEntry>,
-    /// Ports whose entry has another DSCP than the configured one.
+    /// Ports whose entry has a DSCP other than the configured one.
     marked_otherwise: HashSet<Endpoint>,
     stage: Stage,
     superseded: bool,
@@ -24,17 +24,17 @@ pub struct Comparison {
     found: Differences,
 }
 
-/// Planned entries that are not there, and that do something else.
+/// Planned entries that were missing, and those that did something else.
 #[derive(Clone, Copy, Debug, Default)]
 struct Differences {
     missing: usize,
     different: usize,
 }
 
-/// What is left to do.
+/// The work that is left.
 #[derive(Debug)]
 enum Stage {
-    /// From this entry on, then all lines.
+    /// Entries from this index on, then all lines.
     Entries(usize),
     /// These lines, the last one first.
     Lines(Vec<LineId>),
@@ -42,7 +42,7 @@ enum Stage {
 }
 
 impl Comparison {
-    /// What was read. Sorts, which takes tens of milliseconds for half a million.
+    /// A reading of the table. Sorting takes tens of milliseconds for half a million entries.
     #[must_use]
     pub fn with_entries(mut self, mut present: Vec<RelayEntry>) -> Self {
         present.sort_unstable_by_key(RelayEntry::port);
@@ -50,26 +50,26 @@ impl Comparison {
         self
     }
 
-    /// The ports whose entry would be written with another DSCP: it is written again.
+    /// Returns the ports whose entry has another DSCP than the configured one: these entries are written again.
     #[must_use]
     pub fn with_marked_otherwise(mut self, ports: HashSet<Endpoint>) -> Self {
         self.marked_otherwise = ports;
         self
     }
 
-    /// Whether it has ended because another one began.
+    /// Returns whether another comparison has replaced this one.
     #[must_use]
     pub fn was_superseded(&self) -> bool {
         self.superseded
     }
 
-    /// Planned entries that were not there.
+    /// Returns the number of planned entries that were missing.
     #[must_use]
     pub fn missing(&self) -> usize {
         self.found.missing
     }
 
-    /// Planned entries that did something else.
+    /// Returns the number of planned entries that did something else.
     #[must_use]
     pub fn different(&self) -> usize {
         self.found.different
@@ -82,11 +82,11 @@ impl Comparison {
 }
 
 impl Book {
-    /// Begin to compare the plan with what the data plane has. To be called as soon as the table is read: what is written from now on is left
-    /// alone. Of the ports in `changed` something was written while it was read: what was read there says nothing.
+    /// Begins to compare the plan with the data plane. Call it as soon as the table has been read: later writes are left alone. The ports
+    /// in `changed` were written during the reading, so the values read there are ignored.
     ///
-    /// What the data plane has lost is written again; what it has besides, an agent before this one has written, and a line adopts it, it goes
-    /// because its call is over, or it is an orphan entry. Another comparison that is under way ends.
+    /// Entries that the data plane has lost are written again. Each surplus entry was written before a restart of the agent: it is adopted
+    /// by a line, removed because its call has ended, or kept as an orphan entry. A comparison that is still running is replaced.
     pub fn begin_compare(&mut self, changed: HashSet<Endpoint>) -> Comparison {
         Comparison {
             serial: self.table.note_changes(),
@@ -100,7 +100,7 @@ impl Book {
         }
     }
 
-    /// Go on with a comparison: `most` entries or lines. Returns whether there are more.
+    /// Continues a comparison with at most `most` entries or lines. Returns whether work is left.
     pub fn go_on_comparing(&mut self, now: Time, comparison: &mut Comparison, most: usize) -> (bool, Vec<Decision>) {
         if !self.table.notes_changes(comparison.serial) {
             comparison.stage = Stage::End;
@@ -134,7 +134,7 @@ impl Book {
         (more, self.take())
     }
 
-    /// Entries that no line has planned. They come before the lines: what a line adopts it does not write.
+    /// Compares entries that no line has planned. They precede the lines, because a line does not write an entry that it adopts.
     fn compare_entries(&mut self, now: Time, comparison: &mut Comparison, at: usize, most: usize) -> Stage {
         let end = comparison.present.len().min(at + most);
         for at in at..end {
@@ -166,7 +166,7 @@ impl Book {
         comparison.changed.contains(&port) || self.table.has_changed(port)
     }
 
-    /// Whether all streams of a line are offloaded by the entries that the data plane has: there is nothing to do.
+    /// Returns whether the data plane already has the entries that offload all streams of a line, so that there is nothing to do.
     fn is_as_planned(&self, line: &Line, comparison: &Comparison) -> bool {
         Self::ports(line).all(|(id, port)| {
             let is_offloaded = line.stream(id.sender, id.component).state == State::Offloaded;
@@ -199,7 +199,7 @@ impl Book {
         differences
     }
 
-    /// An entry says whom an agent before this one had latched.
+    /// Adopts an entry, which shows the source that the agent had latched before its restart.
     fn adopt(&mut self, now: Time, entry: &RelayEntry) -> bool {
         let Some(id) = self.table.stream_at(entry.port()) else {
             return false;
@@ -230,7 +230,8 @@ impl Book {
         self.join(line, id.sender, source.addr);
     }
 
-    /// Packets of a stream without an entry would meet this entry, which has the same hash in the switch: its stream goes back to the relay.
+    /// This entry has the same hash in the switch as a stream without an entry, whose packets would match it. The entry's own stream
+    /// returns to the relay.
     pub fn collided(&mut self, now: Time, holder: FiveTuple) -> Vec<Decision> {
         if let Some((id, _)) = self.table.owner(holder.dst).filter(|(_, entry)| entry.key() == holder) {
             self.with(id.line, |book, line| {
@@ -243,7 +244,8 @@ impl Book {
         self.take()
     }
 
-    /// The data plane holds these entries back because of the host's policy: they go, and the next write says why.
+    /// The data plane holds these entries back because of the host's policy. They are removed, and the result of the next write gives the
+    /// reason.
     pub fn held_back(&mut self, now: Time, keys: &[FiveTuple]) -> Vec<Decision> {
         for key in keys {
             let Some((id, _)) = self.table.owner(key.dst).filter(|(_, entry)| entry.key() == *key) else {
@@ -259,12 +261,12 @@ impl Book {
         self.take()
     }
 
-    /// Entries that no call claims: they hold their relay ports until nothing uses them.
+    /// Returns entries that no call claims. They occupy their relay ports until they are idle.
     pub fn orphans(&self) -> impl Iterator<Item = FiveTuple> + '_ {
         self.orphans.values().copied()
     }
 
-    /// When orphan entries last met a packet. Returned are those to delete; they are forgotten.
+    /// Applies when orphan entries last matched a packet. Returns the ones to delete, and forgets them.
     pub fn idle_orphans(&mut self, read: &[Idle]) -> Vec<FiveTuple> {
         let mut idle = Vec::new();
         for read in read {

@@ -1,4 +1,4 @@
-//! Commands that the relay has answered.
+//! Replies of the relay to commands.
 
 use super::Book;
 use super::command::{described, hold_of, signalled};
@@ -20,20 +20,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A relay gave out a port that another call holds: it has died since and forgot its sessions. It can be asked for another one
-/// ([`shunt_rtpproxy::with_new_port`]); the book is as if the reply had not come.
+/// A relay gave out a port that another call holds: the relay has restarted since and lost its sessions. The caller can request another
+/// port ([`shunt_rtpproxy::with_new_port`]); the book is as if the reply had not arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the relay gave out {port}, which another call holds")]
 pub struct PortHeld {
     pub port: Endpoint,
-    /// The part of the reply, from 0.
+    /// Part of the reply, counted from 0.
     pub part: usize,
-    /// The Call-ID; `None` where only the data plane still has an entry for the port.
+    /// Call-ID of the holder; `None` where only the data plane still has an entry for the port.
     pub holder: Option<Arc<[u8]>>,
 }
 
 impl Book {
-    /// The relay has answered a command that was passed to it, or not (`None`). `peer`: who sent the command, for `%%CC_SELF%%`.
+    /// Handles the relay's reply to a command (`None`: no reply). `peer`: the sender of the command, for `%%CC_SELF%%`.
     ///
     /// # Errors
     /// The relay gave out a port that another call holds.
@@ -111,7 +111,7 @@ impl Book {
         Ok(())
     }
 
-    /// The relay did not take the change.
+    /// Undoes a change that the relay rejected.
     pub(super) fn unchanged(&mut self, line: &mut Line, now: Time) {
         self.resume(line, now);
     }
@@ -136,8 +136,8 @@ impl Book {
 
     /// Whether a port without a usable address is one of IPv6; `None` where nothing tells.
     ///
-    /// rtpproxy on wildcard addresses replies with the port alone. It listens for both parties in the IP version of the first U, and for the
-    /// party that an L answers to in that of the L if its address is IPv6 (modifier 6).
+    /// rtpproxy on wildcard addresses replies with the port alone. It listens for both parties in the IP version of the first U. If the L
+    /// has an IPv6 address (modifier 6), it listens in IPv6 for the party that the L answers.
     fn is_v6(&self, media: &Media, is_update: bool, port: &PortReply, offered: Option<IpAddr>) -> Option<bool> {
         if let Some(addr) = port.address {
             return Some(addr.is_ipv6());
@@ -181,7 +181,7 @@ impl Book {
         Ok(())
     }
 
-    /// The line of a successful U or L; a U makes one.
+    /// Returns the line of a successful U or L; a U creates it.
     fn line_for(&mut self, now: Time, relay: RelayId, media: &Media, is_update: bool) -> Option<LineId> {
         if let Some((id, _)) = self.find(&media.session) {
             return Some(id);
@@ -201,7 +201,7 @@ impl Book {
         Some(id)
     }
 
-    /// Enter a line in the index of Call-IDs.
+    /// Adds a line to the index of Call-IDs.
     pub(super) fn enter(
         &mut self,
         call_id: &[u8],
@@ -273,7 +273,7 @@ impl Book {
             };
             let leg = line.leg_mut(side);
             if is_update && answered {
-                // Until its answer, the party is where it was; it may be there already.
+                // Until the answer, the party's address is the former one; it may be the new one already.
                 let differs = leg.signalled != Some(signalled) || leg.modifiers != offer.modifiers;
                 leg.offered = differs.then(|| Box::new(offer));
             } else {
@@ -286,7 +286,7 @@ impl Book {
         for side in Side::BOTH {
             self.name_leg(line, side, now);
         }
-        // Each of U and L says it of its own party's stream.
+        // U and L each request it for their own party's stream.
         let resize = Hold::new(Reason::Resize, "Z", Holder::Side(side));
         if media.flags.resize.is_some() {
             line.holds.confirm(resize, None);
@@ -309,11 +309,11 @@ impl Book {
         if line.leg(side).offered.is_some() {
             return self.await_answer(line, now);
         }
-        // An offer or answer says that the call goes on, also after a CANCEL of one branch.
+        // An offer or answer shows that the call continues, also after a CANCEL of one branch.
         self.resume(line, now);
     }
 
-    /// Signalling is agreed on what it says of a party: one that has moved is learned anew.
+    /// Applies an agreed description of a party: a party that has moved is learned anew.
     fn agree(&mut self, line: &mut Line, side: Side, offer: Offered, now: Time) {
         let policy = self.learner.policy;
         let leg = line.leg_mut(side);
@@ -331,7 +331,7 @@ impl Book {
                 peer,
             }));
         } else if is_update && !fresh && has_address {
-            // An offer again without notify arguments cancels the notification, as at rtpproxy.
+            // A repeated offer without notify arguments cancels the notification, as in rtpproxy.
             line.notification = None;
         }
     }
@@ -342,13 +342,13 @@ impl Book {
         media.flags.symmetry == Some(Symmetry::Asymmetric) || (bridged && !latches)
     }
 
-    /// Tell a leg's latches what signalling names, by its command and by copies of SIP. Returns whether anything is new.
+    /// Gives a leg's latches the addresses that commands and copies of SIP name. Returns whether any is new.
     pub(super) fn name_leg(&mut self, line: &mut Line, side: Side, now: Time) -> bool {
         let (mut known, facts) = self.sighted_of(line, side);
         if known.is_empty() {
             known = line.leg(side).addresses().collect();
         }
-        // rtpengine's description says what has become of an offer of rtcp-mux.
+        // rtpengine's description shows the result of an offer of rtcp-mux.
         let described = self.is_rtpengine(line.relay);
         let leg = line.leg_mut(side);
         let before = (leg.muxes, leg.signalled_rtcp, leg.sdp.take());
@@ -386,7 +386,7 @@ impl Book {
         news
     }
 
-    /// Signalling is through: learn and offload again.
+    /// Resumes learning and offloading after signalling has completed.
     pub(super) fn resume(&mut self, line: &mut Line, now: Time) {
         if line.suspended.take().is_some() {
             self.tell(line, Happening::Resumed);
@@ -396,7 +396,7 @@ impl Book {
     }
 }
 
-/// The relay has answered a command on one stream; `failed` is `None` where it has not answered.
+/// Handles the relay's reply to a command on one stream; `failed` is `None` if there was no reply.
 fn stream_replied(line: &mut Line, command: &Command, verb: StreamVerb, session: &Session, failed: Option<bool>) {
     let first = line.first_of(session);
     let hold = hold_of(verb, command, first);
@@ -407,7 +407,7 @@ fn stream_replied(line: &mut Line, command: &Command, verb: StreamVerb, session:
         (StreamVerb::Play | StreamVerb::Record | StreamVerb::Copy, _) => line.holds.confirm(hold, None),
         (StreamVerb::StopPlaying, Some(false)) => line.holds.end(|hold| is_of(hold, Reason::Playback)),
         (StreamVerb::StopRecording, Some(false)) => {
-            // The relay has one record of a stream, whether R or C has begun it. Modifier a ends those of both parties.
+            // The relay has one record per stream, begun by R or C. Modifier a ends the records of both parties.
             let every = command.has_modifier(b'a');
             line.holds.end(|hold| {
                 [Reason::Recording, Reason::Copy]
@@ -419,7 +419,7 @@ fn stream_replied(line: &mut Line, command: &Command, verb: StreamVerb, session:
     }
 }
 
-/// The L among the sub-commands, and the part of the reply that answers it.
+/// Returns the L among the sub-commands, and the part of the reply that answers it.
 fn answer_of<'a>((part, step): (usize, Subcommand<'a>)) -> Option<(usize, Box<Media<'a>>)> {
     match step {
         Subcommand::Lookup(media) => Some((part, media)),
@@ -427,7 +427,7 @@ fn answer_of<'a>((part, step): (usize, Subcommand<'a>)) -> Option<(usize, Box<Me
     }
 }
 
-/// The modifiers of the part of a command that names this media address.
+/// Returns the modifiers of the part of a command that names this media address.
 fn media_modifiers(command: &Command, media: &Media) -> Vec<u8> {
     let own = command.media().is_some_and(|own| std::ptr::eq(own.address, media.address));
     if own { keepalive_modifiers(command) } else { Vec::new() }

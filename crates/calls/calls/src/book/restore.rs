@@ -1,4 +1,4 @@
-//! Lines to rows of the journal, and back.
+//! Converts lines to rows of the journal, and back.
 
 use super::Book;
 use crate::entry::{Counters, RelayEntry};
@@ -18,7 +18,7 @@ use shunt_rtp::Source;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Unix time in ms of a time in this process. `wall`: the Unix time of now.
+/// Converts a time of this process to Unix time in ms. `wall`: the Unix time of `now`.
 fn unix_ms(at: Time, now: Time, wall: Duration) -> u64 {
     u64::try_from(wall.saturating_sub(now.since(at)).as_millis()).unwrap_or(u64::MAX)
 }
@@ -27,7 +27,7 @@ fn from_unix_ms(ms: u64, now: Time, wall: Duration) -> Time {
     super::learn::ago(now, wall.saturating_sub(Duration::from_millis(ms)))
 }
 
-/// Unix time in ms of a time to come.
+/// Converts a future time to Unix time in ms.
 fn unix_ms_ahead(at: Time, now: Time, wall: Duration) -> u64 {
     u64::try_from((wall + at.since(now)).as_millis()).unwrap_or(u64::MAX)
 }
@@ -80,7 +80,7 @@ fn leg_row(leg: &Leg) -> LegRow {
 }
 
 impl Book {
-    /// The row of a line; `None` for one that is over. `wall`: the Unix time of `now`.
+    /// Returns the row of a line; `None` for a line that has ended. `wall`: the Unix time of `now`.
     #[must_use]
     pub fn row(&self, id: LineId, now: Time, wall: Duration) -> Option<Row> {
         let line = self.lines.get(&id).filter(|line| line.released.is_none())?;
@@ -148,10 +148,10 @@ impl Book {
         })
     }
 
-    /// Take a line back from the journal. Its entries count as present; [`Book::compare`] makes sure of them.
+    /// Restores a line from the journal. Its entries count as present until [`Book::begin_compare`] verifies them.
     ///
     /// # Errors
-    /// The row cannot be used; the book is as before.
+    /// The row cannot be used; the book is unchanged.
     pub fn restore(&mut self, now: Time, wall: Duration, row: &Row) -> Result<LineId, RestoreError> {
         if row.format != FORMAT {
             return Err(RestoreError::Format(row.format));
@@ -174,7 +174,7 @@ impl Book {
         let created = from_unix_ms(row.created_ms, now, wall);
         let call = self.enter(&call_id.0, Arc::clone(&tag), *media, id, created);
         let mut line = Line::new(id, call, tag, *media, relay, created);
-        // Nobody knows what came while no agent was there: the time-out begins anew.
+        // Packets that arrived while no agent ran are unknown, so the time-out begins anew.
         line.last_activity = now;
         line.branches = row.branches.iter().map(|row| self.branch(row)).collect();
         line.notification = row.notification.as_ref().map(|notification| {
@@ -208,7 +208,7 @@ impl Book {
         Ok(id)
     }
 
-    /// The states that follow from what the row says: they are no news.
+    /// Sets the states that follow from the row, without reporting them as changes.
     fn restore_states(&self, line: &mut Line, now: Time) {
         for id in line.stream_ids() {
             let wanted = plan(line, id, now, &self.settings, &self.learner.policy, self.held(line, id).port);

@@ -1,4 +1,4 @@
-//! Copies of SIP messages: where parties are, and the end of dialogs.
+//! Copies of SIP messages: the addresses of parties, and the end of dialogs.
 
 use super::Book;
 use crate::alike::Alike;
@@ -13,7 +13,7 @@ use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::net::IpAddr;
 
-/// Tags of one Call-ID, addresses of one tag, and media lines of one description that are remembered.
+/// Limit on remembered tags of one Call-ID, addresses of one tag, and media lines of one description.
 const MOST_TAGS: usize = 8;
 const MOST_ADDRESSES: usize = 4;
 const MOST_MEDIA: usize = 16;
@@ -30,15 +30,15 @@ pub(super) struct MediaFacts {
 struct SightedParty {
     tag: Box<[u8]>,
     addresses: Vec<IpAddr>,
-    /// Where its INVITEs went to.
+    /// Destinations of its INVITEs.
     called: Vec<IpAddr>,
     media: Vec<MediaFacts>,
     confirmed: bool,
-    /// Of the party's last offer or answer by NG.
+    /// Digest of the party's last offer or answer over NG.
     command: Option<u64>,
 }
 
-/// What copies of SIP said of one Call-ID.
+/// What copies of SIP have shown for one Call-ID.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SipSeen {
     parties: Vec<SightedParty>,
@@ -53,7 +53,7 @@ impl SipSeen {
             self.parties.remove(0);
         }
         let at = self.parties.len();
-        // Of a hundred thousand calls these stay: most have two parties of one address each.
+        // A hundred thousand calls keep these vectors: most have two parties with one address each.
         self.parties.reserve_exact(2 - at.min(1));
         self.parties.push(SightedParty {
             tag: tag.into(),
@@ -63,7 +63,7 @@ impl SipSeen {
     }
 }
 
-/// `<Call-ID>-<branch>` without the branch.
+/// Returns the Call-ID of `<Call-ID>-<branch>`.
 pub(super) fn stem(call_id: &[u8]) -> Option<&[u8]> {
     let dash = call_id.iter().rposition(|byte| *byte == b'-')?;
     let branch = &call_id[dash + 1..];
@@ -71,7 +71,7 @@ pub(super) fn stem(call_id: &[u8]) -> Option<&[u8]> {
 }
 
 impl Book {
-    /// A copy of a SIP message that the SIP server received or sent.
+    /// Handles a copy of a SIP message that the SIP server received or sent.
     pub fn sip(&mut self, now: Time, source: Endpoint, destination: Endpoint, message: &Message) -> Vec<Decision> {
         let is_invite = message.cseq_method() == b"INVITE";
         let success = is_invite && message.status().is_some_and(|status| (200..300).contains(&status));
@@ -93,9 +93,9 @@ impl Book {
         self.take()
     }
 
-    /// A message of the party with this tag. `direct`: no proxy has forwarded it.
+    /// Handles a message of the party with this tag. `direct`: no proxy has forwarded it.
     fn sight(&mut self, now: Time, source: Endpoint, tag: &[u8], direct: bool, confirmed: bool, message: &Message) {
-        // What the SIP server sends on has the addresses of the relay.
+        // Messages that the SIP server forwards contain the relay's addresses.
         let own = self.learner.parties.is_own(source.addr);
         if tag.is_empty() || (own && !confirmed) {
             return;
@@ -122,7 +122,7 @@ impl Book {
                 if let Some(side) = line.side_of(&tag) {
                     news |= book.name_leg(line, side, now);
                 }
-                // Most copies say again what is known.
+                // Most copies repeat known facts.
                 if news {
                     book.mark(line);
                     book.sync(line, now);
@@ -131,7 +131,8 @@ impl Book {
         }
     }
 
-    /// What a command that carries SDP says of the party with this tag. `digest`: of the command. Returns whether it is the party's last one again.
+    /// Applies what a command with SDP says about the party with this tag. `digest`: digest of the command. Returns whether it repeats the
+    /// party's last one.
     pub(super) fn sight_description(
         &mut self,
         call_id: &[u8],
@@ -150,7 +151,7 @@ impl Book {
         }
         let repeated = party.command.replace(digest) == Some(digest);
         if !repeated {
-            // The same answer to another offer is another agreement.
+            // The same answer to another offer is a new agreement.
             let seen = self.sip_seen.entry(call_id.into(), SipSeen::default);
             let others = seen.parties.iter_mut().filter(|party| *party.tag != *tag);
             others.for_each(|party| party.command = None);
@@ -158,7 +159,7 @@ impl Book {
         repeated
     }
 
-    /// An INVITE goes out: who is called is there, and may send before the answer.
+    /// Handles an outgoing INVITE: the callee is at this address, and may send before the answer.
     fn called(&mut self, now: Time, message: &Message, addr: IpAddr) {
         let seen = self.sip_seen.entry(message.call_id().into(), SipSeen::default);
         remember(&mut seen.party(message.from_tag()).called, addr);
@@ -172,7 +173,7 @@ impl Book {
         }
     }
 
-    /// The lines of a SIP Call-ID, also under the names that rtp_relay gives its branches.
+    /// Returns the lines of a SIP Call-ID, including those under the names that rtp_relay gives its branches.
     fn lines_of(&self, call_id: &[u8]) -> Vec<LineId> {
         let most = self.settings.limits.legs_per_call;
         let own = self.calls.get(call_id).into_iter();
@@ -183,7 +184,7 @@ impl Book {
             .collect()
     }
 
-    /// The lines of a dialog. A tag that contradicts a known one leaves a line alone: the end of one fork is not that of another.
+    /// Returns the lines of a dialog, except lines with a different known tag: one branch of a fork may end without the others.
     fn lines_of_dialog(&self, message: &Message) -> Vec<LineId> {
         let tags = [Some(message.from_tag()), message.to_tag()];
         let fits = |line: &Line| {
@@ -199,11 +200,11 @@ impl Book {
         lines.into_iter().filter(|id| self.lines.get(id).is_some_and(&fits)).collect()
     }
 
-    /// A BYE or CANCEL: entries are removed without waiting for the relay's delete.
+    /// Handles a BYE or CANCEL: removes entries without waiting for the relay's delete.
     fn dialog_ends(&mut self, now: Time, message: &Message) {
         for id in self.lines_of_dialog(message) {
             self.with(id, |book, line| {
-                // After a 2xx, a CANCEL is of the branches that lost.
+                // After a 2xx, a CANCEL concerns only the branches that lost.
                 let of_others = message.method() == Some(b"CANCEL") && line.is_established();
                 if !of_others && line.suspended != Some(Reason::ByeSeen) {
                     book.suspend(line, Reason::ByeSeen, Some(now + book.settings.bye_grace));
@@ -213,7 +214,7 @@ impl Book {
         }
     }
 
-    /// A re-INVITE was rejected: the media stays where it was, and what was offered counts no more.
+    /// Handles a rejected re-INVITE: the media stays where it was, and the offer is discarded.
     fn rejected(&mut self, now: Time, message: &Message) {
         for id in self.lines_of_dialog(message) {
             self.with(id, |book, line| {
@@ -229,14 +230,14 @@ impl Book {
         }
     }
 
-    /// What copies of SIP said of a line's party, as far as that is remembered: the addresses that its messages come from, or where it is called, and its
-    /// SDP.
+    /// Returns what copies of SIP have shown about a line's party, while it is remembered: the source addresses of its messages, or the
+    /// address where it is called, and its SDP.
     pub(super) fn sighted_of(&self, line: &mut Line, side: Side) -> (Vec<IpAddr>, Option<MediaFacts>) {
         let call_id = &*line.call;
         let seen = self.sip_seen.get(call_id).or_else(|| self.sip_seen.get(stem(call_id)?));
         let party = |tag: &[u8]| seen?.parties.iter().find(|party| *party.tag == *tag);
         let Some(tag) = line.tag_of(side) else {
-            // Nothing of the callee has come: it is where it is called.
+            // The callee has not sent anything, so its address is the INVITE's destination.
             return (party(&line.tag).map_or_else(Vec::new, |caller| caller.called.clone()), None);
         };
         let Some(party) = party(tag) else {

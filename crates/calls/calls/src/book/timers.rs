@@ -1,4 +1,4 @@
-//! What time brings: keep-alives, media time-outs, retries, the end of graces.
+//! Timers: keep-alives, media time-outs, retries, ends of grace periods.
 
 use super::learn::ago;
 use super::{Book, ng};
@@ -15,31 +15,32 @@ use shunt_rtpproxy::capability::KeepAlive;
 use shunt_rtpproxy::{Command, ErrorCode, NotifyTarget, ParseError, Reply, notify_line, query_counters};
 use std::time::Duration;
 
-/// The time-out that a relay's session has while its media is offloaded, s.
+/// Time-out of a relay's session while its media is offloaded, s.
 const RAISED_TTL: u32 = 3600;
-/// Between two questions for the count of a party that seems silent, at least; and how many of them there are in the time that it has been.
+/// Minimum interval between queries for the count of a party that seems silent, and the number of queries within the time that it has been
+/// silent.
 const LEAST_BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
 const QUESTIONS: u32 = 30;
 const REFRESH: Duration = Duration::from_secs(1200);
-/// How long a time-out waits for the data plane's and the relay's word.
+/// How long a time-out waits for the answers of the data plane and the relay.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Without the data plane's word nobody can tell; then it is asked again.
+/// Retry interval while the data plane does not answer.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A relay that still has a silent session is asked again after this time.
+/// Query interval for a relay that still has a silent session.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// After how long an rtpengine that has not answered is asked again whether it has a call.
+/// Retry interval for an rtpengine that has not answered whether it has a call.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
-/// rtpengine keeps a call on hold for an hour.
+/// Query interval for rtpengine, which keeps a call on hold for an hour.
 const ASK_RTPENGINE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Book {
-    /// When [`Book::tick`] has something to do next.
+    /// Returns when [`Book::tick`] is due next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.timers.next()
     }
 
-    /// Time goes on. Of the lines that are due at most `most` are looked at: [`Book::next_deadline`] says whether there are more.
+    /// Handles the lines that are due, at most `most`. [`Book::next_deadline`] tells whether more are due.
     pub fn tick(&mut self, now: Time, most: usize) -> Vec<Decision> {
         for _ in 0..most {
             let Some((at, id)) = self.timers.pop(now) else { break };
@@ -53,7 +54,7 @@ impl Book {
             if due == Some(true) {
                 self.conclude(id, now);
             }
-            // Whatever is still due at this very time waits for the next call.
+            // Other work that is due now waits for the next call.
             self.with(id, |book, line| book.set_timer(line, now));
         }
         self.take()
@@ -64,12 +65,12 @@ impl Book {
             return;
         }
         let Some(due) = self.due(line, now) else { return };
-        // Never at a time that has passed: a tick comes to an end.
+        // Never in the past, so that a tick terminates.
         let at = due.max(now + Duration::from_millis(1));
         self.timers.set(line.id, &mut line.queued, at);
     }
 
-    /// When the next thing is due for a line.
+    /// Returns when a line is due next.
     fn due(&self, line: &Line, now: Time) -> Option<Time> {
         let mut due: Vec<Time> = line.resume_at.into_iter().chain(line.holds.due()).collect();
         for side in Side::BOTH {
@@ -94,8 +95,8 @@ impl Book {
         due.into_iter().min()
     }
 
-    /// When the relay is to be asked for its count of a party of which the data plane has seen nothing. It is asked again while the stream towards
-    /// that party is offloaded, because the party may begin to send; the more seldom, the longer it has been silent.
+    /// Returns when to query the relay for its count of a party from which the data plane has seen nothing. The query repeats while the
+    /// stream towards that party is offloaded, because the party may begin to send. The interval grows with the silence.
     fn question_due(&self, line: &Line, side: Side) -> Option<Time> {
         let (leg, sender) = (line.leg(side), line.leg(side.other()));
         let asks = self.settings.enabled
@@ -128,7 +129,7 @@ impl Book {
         self.ask_relay(line, Purpose::Silence, now);
     }
 
-    /// A line's timer: all that may be due. Returns whether a time-out's questions have waited long enough.
+    /// Handles everything that is due for a line. Returns whether the queries of a time-out have waited long enough.
     fn look(&mut self, line: &mut Line, now: Time) -> bool {
         if line.resume_at.is_some_and(|at| at <= now) {
             self.after_bye(line, now);
@@ -152,7 +153,8 @@ impl Book {
         }
     }
 
-    /// No delete followed a BYE. No packet came since: the time-out counts from the BYE, and there are no entries until something is.
+    /// Handles a BYE without a delete. The time-out counts from the BYE if no packet arrived since; the line has no entries until one
+    /// arrives.
     fn after_bye(&mut self, line: &mut Line, now: Time) {
         if line.suspended == Some(Reason::ByeSeen) {
             let policy = self.learner.policy;
@@ -204,7 +206,8 @@ impl Book {
         self.mark(line);
     }
 
-    /// rtpengine has said whether it has the call. Packets that are shown to one that is away, or has forgotten the call, are lost.
+    /// Applies rtpengine's answer whether it has the call. A packet passed to an rtpengine that is down, or has forgotten the call, is
+    /// lost.
     fn keep_at_rtpengine(&mut self, line: &mut Line, answered: bool, gone: bool, now: Time) {
         if answered && !gone {
             self.show_packets(line, now);
@@ -215,7 +218,7 @@ impl Book {
         }
     }
 
-    /// Have rtpengine see a packet: the entries of RTP are out until one has come by, those of RTCP where no RTP flows.
+    /// Passes a packet to rtpengine: the RTP entries are removed until a packet has passed, or the RTCP entries if no RTP flows.
     fn show_packets(&mut self, line: &mut Line, now: Time) {
         for component in COMPONENTS {
             let mut shown = false;
@@ -253,7 +256,7 @@ impl Book {
         });
     }
 
-    /// `None` where the relay cannot be asked.
+    /// Returns the relay command for a purpose; `None` if the relay cannot be queried.
     fn relay_command(&self, line: &Line, purpose: Purpose) -> Option<Result<Vec<u8>, ParseError>> {
         let relay = self.relay(line.relay)?;
         if relay.kind == RelayKind::Rtpengine {
@@ -286,7 +289,7 @@ impl Book {
         }
     }
 
-    /// A relay has answered [`Decision::AskRelay`], or not (`None`).
+    /// Handles a relay's answer to [`Decision::AskRelay`] (`None`: no answer).
     pub fn relay_replied(&mut self, now: Time, id: LineId, purpose: Purpose, command: &[u8], reply: Option<&[u8]>) -> Vec<Decision> {
         let Some(line) = self.lines.get(&id) else { return Vec::new() };
         let (gone, packets) = match reply {
@@ -306,7 +309,7 @@ impl Book {
             }
             if let Some(counted) = packets {
                 let count = counted.total();
-                // A first count says nothing of when; the relay's own timer does.
+                // A first count does not tell when the packets arrived; the relay's own timer does.
                 if line.relay_packets.is_some_and(|before| before != count) {
                     let met = counted.idle(line.ttl_raised).map_or(now, |idle| ago(now, idle));
                     line.last_activity = line.last_activity.max(met);
@@ -327,7 +330,7 @@ impl Book {
             if let (Purpose::Check, Some(check)) = (purpose, &mut line.check) {
                 check.waits_for_relay = false;
             }
-            // What the data plane carries goes on when a relay that has died forgot it.
+            // Offloaded media continues when a relay has restarted and lost the session.
             purpose == Purpose::Check && gone && (!book.is_offloaded(line) || book.meets_nothing(line))
         });
         if over == Some(true) {
@@ -337,8 +340,8 @@ impl Book {
         self.take()
     }
 
-    /// The question how many packets of a line its relay has counted, for [`Book::relay_replied`] with [`Purpose::Count`]; `None` where the relay
-    /// cannot be asked.
+    /// Returns the query for the relay's packet count of a line, for [`Book::relay_replied`] with [`Purpose::Count`]; `None` if the relay
+    /// cannot be queried.
     #[must_use]
     pub fn count_question(&self, id: LineId) -> Option<(RelayId, Vec<u8>)> {
         let line = self.lines.get(&id).filter(|line| line.released.is_none())?;
@@ -346,7 +349,7 @@ impl Book {
         Some((line.relay, command))
     }
 
-    /// The relay has answered the SIP server's Q of a line. `swapped`: its tags are in the other order.
+    /// Applies the relay's answer to the SIP server's Q of a line. `swapped`: its tags are in the other order.
     pub fn queried(&mut self, now: Time, id: LineId, swapped: bool, command: &[u8], reply: &[u8]) {
         let Some(mut counted) = relay_count(command, reply) else { return };
         if swapped {
@@ -357,11 +360,11 @@ impl Book {
         }
     }
 
-    /// The relay has taken another time-out for the session from the SIP server.
+    /// The relay has accepted a new session time-out from the SIP server.
     pub(super) fn set_ttl(&mut self, line: &mut Line, ttl: u32, now: Time) {
         line.ttl = Some(ttl);
         if line.ttl_raised {
-            // That has ended what keeps the session while the relay sees none of it.
+            // The new time-out has replaced the one that kept the session alive while its media is offloaded.
             self.keep_alive(line, now);
         }
         self.mark(line);
@@ -376,7 +379,7 @@ impl Book {
         Some(line.ttl.map_or(usual, |ttl| Duration::from_secs(ttl.into())))
     }
 
-    /// When a line will have been silent for the relay's time-out; `None` while an entry meets packets.
+    /// Returns when a line will have been silent for the relay's time-out; `None` while an entry matches packets.
     fn silence_due(&self, line: &Line) -> Option<Time> {
         let mut last = line.last_activity;
         for (id, _) in self.present(line) {
@@ -389,7 +392,7 @@ impl Book {
         self.silence_due(line).is_some_and(|due| due <= now)
     }
 
-    /// A line seems to be silent: ask data plane and relay.
+    /// Queries the data plane and the relay about a line that seems silent.
     fn begin_check(&mut self, line: &mut Line, now: Time) {
         let keys: Vec<_> = self.present(line).map(|(_, entry)| entry.key()).collect();
         let asks_relay = self.relay(line.relay).is_some_and(|relay| relay.may_query);
@@ -405,7 +408,7 @@ impl Book {
             self.ask_relay(line, Purpose::Check, now);
         }
         if !asks_relay && !line.check.is_some_and(|check| check.waits_for_idle) {
-            // Nobody can be asked: the timer decides.
+            // Neither can be queried: the timer decides.
             line.check = Some(Check {
                 at: ago(now, PATIENCE),
                 waits_for_idle: false,
@@ -414,7 +417,7 @@ impl Book {
         }
     }
 
-    /// Once both have answered, or time is up: is the line over?
+    /// Decides whether a silent line has ended, after both answers or a time-out.
     pub(super) fn conclude(&mut self, id: LineId, now: Time) {
         let raised = self.with(id, |book, line| {
             let check = line.check.filter(|_| line.released.is_none())?;
@@ -428,14 +431,14 @@ impl Book {
                 return None;
             }
             if check.waits_for_idle {
-                // The data plane does not answer: what it carries is not known.
+                // The data plane does not answer, so offloaded traffic is unknown.
                 line.last_activity = line.last_activity.max(ago(now, book.ttl(line)?)) + AGAIN;
                 book.set_timer(line, now);
                 return None;
             }
             let relay = book.relay(line.relay)?;
             if relay.kind == RelayKind::Rtpengine {
-                // It ends calls itself, and this one it has still.
+                // rtpengine ends calls itself, and still has this one.
                 line.last_activity = ago(now, book.ttl(line)?.saturating_sub(ASK_RTPENGINE_AGAIN));
                 book.set_timer(line, now);
                 return None;
@@ -444,10 +447,10 @@ impl Book {
                 return Some(Reason::MediaTimeout);
             }
             if !relay.may_query && book.settings.enabled {
-                // The data plane sees every packet to the relay's ports: it has timed out by itself.
+                // The data plane sees every packet to the relay's ports, so the silence is certain.
                 return Some(Reason::RelayTimeout);
             }
-            // The relay owns this time-out, and has the session still: it is asked again.
+            // The relay decides this time-out and still has the session: it is queried again.
             line.last_activity = ago(now, book.ttl(line)?.saturating_sub(ASK_AGAIN));
             book.set_timer(line, now);
             None
@@ -459,7 +462,7 @@ impl Book {
         self.release(id, reason, now);
     }
 
-    /// End the session as the relay would have.
+    /// Ends the session as the relay would have.
     fn raise(&mut self, line: &mut Line, now: Time) {
         if let Some(ttl) = self.ttl(line) {
             self.tell(line, Happening::MediaTimeout(ttl));
@@ -475,13 +478,13 @@ impl Book {
     }
 }
 
-/// What a relay's answer to Q or `query` says.
+/// A relay's answer to Q or `query`.
 pub(super) struct RelayCount {
-    /// Of who is named first in the command, and of the other one.
+    /// Packets of the party named first in the command, and of the other party.
     pub(super) packets: [u64; 2],
-    /// Those of RTP alone.
+    /// RTP packets only.
     pub(super) rtp: [u64; 2],
-    /// Until the relay's own time-out, s.
+    /// Time until the relay's own time-out, s.
     pub(super) left: Option<u64>,
 }
 
@@ -490,7 +493,7 @@ impl RelayCount {
         self.packets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// How long the relay has met no packet: by its timer.
+    /// Returns how long the relay has received no packet, according to its timer.
     fn idle(&self, raised: bool) -> Option<Duration> {
         let full = raised.then_some(u64::from(RAISED_TTL))?;
         Some(Duration::from_secs(full.checked_sub(self.left?)?))
@@ -506,7 +509,7 @@ fn relay_count(command: &[u8], reply: &[u8]) -> Option<RelayCount> {
             .find(|counter| counter.name == wanted)
             .and_then(|counter| counter.value())
     };
-    // rtpproxy counts RTP.
+    // rtpproxy counts RTP only.
     let packets = [value(b"npkts_ina")?, value(b"npkts_ino")?];
     Some(RelayCount {
         packets,

@@ -1,4 +1,4 @@
-//! The book as others may read it.
+//! Read access to the book.
 
 use super::Book;
 use crate::call::Call;
@@ -34,13 +34,13 @@ pub struct StreamView {
     pub entry: Option<RelayEntry>,
     pub was_offloaded: bool,
     pub offloaded_after: Option<Duration>,
-    /// Of all its entries; of the present one as of `counted_at`.
+    /// Counters of all its entries; those of the present entry as of `counted_at`.
     pub counters: Counters,
     /// When the present entry was last read; `None`: never.
     pub counted_at: Option<Time>,
-    /// The last packet that met it, as of then.
+    /// Last packet that matched it, as of that time.
     pub met_at: Option<Time>,
-    /// No packet has met it since; `None`: packets do, or the data plane has reported nothing else.
+    /// Time since which no packet has matched it; `None`: packets match, or the data plane has not reported it idle.
     pub idle_since: Option<Time>,
 }
 
@@ -50,20 +50,20 @@ pub struct LegView<'a> {
     pub signalled: Option<Endpoint>,
     pub learned: Option<Endpoint>,
     pub learned_rtcp: Option<Endpoint>,
-    /// Where the party sends to.
+    /// Relay port that the party sends to.
     pub relay: Option<Endpoint>,
     pub asymmetric: bool,
-    /// Packets from other sources.
+    /// Packets from sources that do not match.
     pub mismatches: u64,
-    /// RTP payload types with the number of notices of each.
+    /// RTP payload types, with the number of notices of each.
     pub payload_types: &'a [(u8, u32)],
-    /// The last one that a copy of SIP showed.
+    /// Latest SDP in a copy of SIP.
     pub sdp: Option<&'a Sdp>,
-    /// RTP packets that the relay has counted, and when it was asked.
+    /// RTP packets that the relay has counted, and the time of the query.
     pub relay_packets: Option<(u64, Time)>,
-    /// Where it sends to, if nothing of it has arrived at its own relay port.
+    /// Where it sends to instead, if nothing from it has arrived at its own relay port.
     pub misdirected: Option<Misdirected>,
-    /// Who may send to the relay port; `None`: everybody.
+    /// Sources allowed at the relay port; `None`: all.
     pub filter: Option<&'a [IpAddr]>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> LineView<'a> {
         &self.line.call
     }
 
-    /// The tag that the relay's session is named after.
+    /// Returns the tag that the relay's session is named after.
     #[must_use]
     pub fn tag(&self) -> &'a [u8] {
         &self.line.tag
@@ -104,25 +104,25 @@ impl<'a> LineView<'a> {
         self.line.created
     }
 
-    /// Who sent the command that named the notify socket.
+    /// Returns the sender of the command that named the notify socket.
     #[must_use]
     pub fn notify_peer(&self) -> Option<IpAddr> {
         self.line.notification.as_ref()?.peer
     }
 
-    /// Why the line is over; its last entries are on their way out.
+    /// Returns why the line has ended; its last entries are being removed.
     #[must_use]
     pub fn released(&self) -> Option<Reason> {
         self.line.released
     }
 
-    /// Work of the relay on the media, with its holders.
+    /// Returns the relay's work on the media, with its holders.
     #[must_use]
     pub fn holds(&self) -> Vec<Hold> {
         self.line.all_holds()
     }
 
-    /// The party whose media a hold is about; `None`: both, or that is not known.
+    /// Returns the party whose media a hold is about; `None`: both, or unknown.
     #[must_use]
     pub fn side_of(&self, hold: &Hold) -> Option<Side> {
         self.line.side_of_hold(hold)
@@ -146,8 +146,8 @@ impl<'a> LineView<'a> {
         }
     }
 
-    /// Where a party sends to, if nothing of it has arrived at its own relay port: by its signalled address and port, else by its address, if one
-    /// party and one source are there.
+    /// Returns where a party sends to, if nothing from it has arrived at its own relay port. It is identified by its signalled address and
+    /// port, else by its address if that has only one party and one source.
     fn misdirected(&self, side: Side) -> Option<Misdirected> {
         let leg = self.line.leg(side);
         let right = leg.relay.filter(|_| leg.rtp.learned().is_none() && self.line.released.is_none())?;
@@ -163,7 +163,7 @@ impl<'a> LineView<'a> {
         })
     }
 
-    /// Whether a packet belongs to the party that is told to send there.
+    /// Returns whether a packet's source is latched for the party that is to send to that port.
     fn is_latched(&self, seen: Misdirected) -> bool {
         let owner = self.book.table.stream_at(seen.port);
         let line = owner.and_then(|id| Some((id, self.book.lines.get(&id.line)?)));
@@ -195,7 +195,7 @@ impl<'a> LineView<'a> {
         }
     }
 
-    /// What the data plane said of a stream's last write, if that failed.
+    /// Returns the data plane's text on a stream's last write, if that failed.
     #[must_use]
     pub fn detail(&self, sender: Side, component: Component) -> Option<&'a str> {
         let stream = self.line.stream(sender, component);
@@ -214,19 +214,19 @@ impl<'a> LineView<'a> {
 }
 
 impl Book {
-    /// How many calls run.
+    /// Returns the number of running calls.
     #[must_use]
     pub fn call_count(&self) -> usize {
         self.calls.len()
     }
 
-    /// How many media lines there are.
+    /// Returns the number of media lines.
     #[must_use]
     pub fn line_count(&self) -> usize {
         self.lines.len()
     }
 
-    /// How many RTP streams there are in each state, for each reason; those that are none are left out.
+    /// Returns how many RTP streams are in each state, by reason, without zeros.
     pub fn stream_counts(&self) -> impl Iterator<Item = (State, Reason, usize)> + '_ {
         State::ALL.into_iter().zip(&self.counts).flat_map(|(state, counts)| {
             let counts = Reason::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
@@ -234,13 +234,13 @@ impl Book {
         })
     }
 
-    /// How many recorders get media of lines at this time.
+    /// Returns how many recorders currently get media of lines.
     #[must_use]
     pub fn recorder_count(&self) -> usize {
         self.recorders
     }
 
-    /// All lines, in no order; also those whose last entries are on their way out.
+    /// Returns all lines in no particular order, including those whose last entries are being removed.
     pub fn lines(&self) -> impl Iterator<Item = LineView<'_>> {
         self.lines.values().map(|line| LineView { book: self, line })
     }
@@ -250,26 +250,26 @@ impl Book {
         self.lines.get(&id).map(|line| LineView { book: self, line })
     }
 
-    /// The line that a U, L or Q is about, and whether its tags are swapped.
+    /// Returns the line of a U, L or Q, and whether its tags are swapped.
     #[must_use]
     pub fn line_of(&self, session: &Session) -> Option<(LineView<'_>, bool)> {
         let (id, swapped) = self.find(session)?;
         Some((self.line(id)?, swapped))
     }
 
-    /// The lines of a Call-ID, as the control protocol has it.
+    /// Returns the lines of a Call-ID, as the control protocol names it.
     pub fn lines_of_call(&self, call_id: &[u8]) -> impl Iterator<Item = LineView<'_>> {
         let lines = self.calls.get(call_id).into_iter().flat_map(Call::ids);
         lines.filter_map(|id| self.line(id))
     }
 
-    /// The stream whose packets arrive at a relay port.
+    /// Returns the stream whose packets arrive at a relay port.
     #[must_use]
     pub fn stream_at(&self, port: Endpoint) -> Option<StreamId> {
         self.table.stream_at(port)
     }
 
-    /// All entries that are in the data plane or on their way in or out, with the stream that each is of.
+    /// Returns all entries that are in the data plane, being installed or being removed, each with its stream.
     pub fn planned(&self) -> impl Iterator<Item = (StreamId, RelayEntry)> + '_ {
         self.table.rows()
     }
@@ -279,13 +279,13 @@ impl Book {
         self.table.len()
     }
 
-    /// Packets at ports of calls that were not their party's, since the start.
+    /// Returns the number of packets at ports of calls from sources that did not match, since the start.
     #[must_use]
     pub fn source_mismatches(&self) -> u64 {
         self.mismatches
     }
 
-    /// Packets that the data plane has carried from a party, for the reply to Q.
+    /// Returns the packets that the data plane has carried from a party, for the reply to Q.
     #[must_use]
     pub fn packets_from(&self, id: LineId, side: Side) -> u64 {
         self.lines
@@ -293,7 +293,7 @@ impl Book {
             .map_or(0, |line| line.stream(side, Component::Rtp).counters().packets)
     }
 
-    /// Ports whose former streams are kept out of the next call.
+    /// Returns the ports whose former streams are kept out of the next call.
     #[must_use]
     pub fn former_count(&self) -> usize {
         self.former.len()

@@ -1,4 +1,4 @@
-//! Netlink sockets: requests whose answers are awaited, and subscriptions to events.
+//! Netlink sockets: requests with answers, and subscriptions to events.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,11 +14,11 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::kernel::KernelError;
 
-/// Answers are there when the request returns; more than this means that one was lost.
+/// The kernel answers before the request returns; a longer wait means that the answer was lost.
 const TIMEOUT_S: i64 = 2;
-/// Room for answers and events, in bytes.
+/// Size of the socket's buffer for answers and events, in bytes.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Room for one datagram: the kernel fills at most 32 KiB while it dumps.
+/// Size of the buffer for one datagram: the kernel fills at most 32 KiB during a dump.
 const DATAGRAM: usize = 1 << 16;
 
 fn io(call: &'static str) -> impl FnOnce(io::Error) -> KernelError {
@@ -28,7 +28,7 @@ fn io(call: &'static str) -> impl FnOnce(io::Error) -> KernelError {
 fn open(protocol: isize) -> Result<Socket, KernelError> {
     let mut socket = Socket::new(protocol).map_err(io("socket"))?;
     socket.bind_auto().map_err(io("bind"))?;
-    // Beyond the system's limit needs CAP_NET_ADMIN.
+    // A size above the system's limit needs CAP_NET_ADMIN.
     setsockopt(&socket, sockopt::RcvBufForce, &SOCKET_BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER))
         .map_err(|errno| io("SO_RCVBUF")(errno.into()))?;
@@ -43,7 +43,7 @@ fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
             other => break other?,
         }
     };
-    // Truncated is as good as lost.
+    // A truncated datagram counts as lost.
     if length <= buffer.len() {
         Ok(length)
     } else {
@@ -51,7 +51,7 @@ fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// The messages of a datagram; a malformed rest is left out.
+/// Returns the messages of a datagram; a malformed rest is ignored.
 pub(super) fn split(mut data: &[u8]) -> impl Iterator<Item = NetlinkBuffer<&[u8]>> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(data).ok()?;
@@ -112,7 +112,7 @@ impl Channel {
         sent.map(|_| ())
     }
 
-    /// Sends one request and passes the messages of its answer on.
+    /// Sends one request and passes each message of the answer to `answer`.
     pub(crate) fn ask<M>(&mut self, message: M, flags: u16, mut answer: impl FnMut(M)) -> Result<(), KernelError>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -146,15 +146,15 @@ impl Channel {
                         }
                     }
                     Ok(_) => {}
-                    // One message of many that the library cannot read, perhaps of a new kind of interface.
-                    Err(error) if dump => tracing::warn!(%error, "part of the kernel's answer is left out"),
+                    // The library cannot read one message of a dump, perhaps about a new kind of interface.
+                    Err(error) if dump => tracing::warn!(%error, "one message of the kernel's answer cannot be read; it is ignored"),
                     Err(error) => return Err(KernelError::Malformed(error.to_string())),
                 }
             }
         }
     }
 
-    /// Sends requests in one system call; returns the answer to each: a message, or why the kernel rejected it.
+    /// Sends requests in one system call. Returns for each its answer: a message, or the reason why the kernel rejected it.
     pub(crate) fn ask_many<M>(&mut self, messages: impl Iterator<Item = M>) -> Result<Vec<Result<M, KernelError>>, KernelError>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -191,21 +191,21 @@ impl Channel {
     }
 }
 
-/// What a subscription has for its owner.
+/// What a subscription passes to its owner.
 pub(crate) enum Received<'a> {
     Messages(&'a [u8]),
     Nothing,
-    /// The socket's buffer was full and events are missing; those that were left in it have been thrown away.
+    /// The socket's buffer was full and events are missing; the events that were left in it have been discarded.
     Lost,
 }
 
-/// A socket that receives events. Never waits.
+/// A non-blocking socket that receives events.
 pub(crate) struct Subscription {
     socket: Socket,
     buffer: Vec<u8>,
 }
 
-/// How many datagrams are thrown away before new ones are read again; more than the socket's buffer holds.
+/// Number of datagrams to discard before new ones are read again; more than the socket's buffer holds.
 const MOST_THROWN_AWAY: usize = 1 << 16;
 
 impl Subscription {
@@ -226,7 +226,7 @@ impl Subscription {
             Ok(length) => Ok(Received::Messages(&self.buffer[..length])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Received::Nothing),
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                // What is left in the buffer is older than what was lost, and than what will be read after this.
+                // The rest of the buffer is older than the lost events, and older than what is read after this.
                 for _ in 0..MOST_THROWN_AWAY {
                     if receive(&self.socket, &mut self.buffer).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                         break;

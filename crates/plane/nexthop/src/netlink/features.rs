@@ -1,4 +1,4 @@
-//! What XDP can do on each interface, by the netdev family of generic netlink (Linux 6.3).
+//! XDP features of each interface, from the netdev family of generic netlink (Linux 6.3).
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, Nla, NlaBuffer, NlasIterator, Parseable, ParseableParametrized, emit_u32, emit_u64, parse_u32,
@@ -46,7 +46,7 @@ impl Nla for DeviceAttribute {
     }
 
     fn emit_value(&self, buffer: &mut [u8]) {
-        // The buffer has value_len() bytes.
+        // The caller provides value_len() bytes.
         let _ = match self {
             Self::IfIndex(value) => emit_u32(buffer, *value),
             Self::XdpFeatures(value) => emit_u64(buffer, *value),
@@ -105,7 +105,7 @@ impl ParseableParametrized<[u8], GenlHeader> for Device {
     }
 }
 
-/// The netdev family, where the kernel has it.
+/// The netdev family, if the kernel has it.
 pub(super) struct Features {
     requests: Channel,
     family: Option<u16>,
@@ -131,14 +131,14 @@ impl Features {
         });
         match asked {
             Ok(()) => {}
-            Err(KernelError::Rejected { .. }) => info!("the kernel does not tell what XDP can do on each interface (before Linux 6.3)"),
+            Err(KernelError::Rejected { .. }) => info!("the kernel does not report the XDP features of interfaces (before Linux 6.3)"),
             Err(error) => return Err(error),
         }
         let changes = group.map(|group| Subscription::open(NETLINK_GENERIC, &[group])).transpose()?;
         Ok(Self { requests, family, changes })
     }
 
-    /// Whether an interface sends what native XDP redirects to it; none when the kernel does not say.
+    /// Returns whether an interface sends frames that native XDP redirects to it; `None` if the kernel does not tell.
     pub(super) fn xdp_transmit(&mut self, ifindex: u32) -> Option<bool> {
         let family = self.family?;
         let mut message = GenlMessage::from_payload(Device(vec![DeviceAttribute::IfIndex(ifindex)]));
@@ -160,7 +160,7 @@ impl Features {
         self.changes.as_ref()
     }
 
-    /// Whether any interface's features have changed since the last call.
+    /// Returns whether any interface's features have changed since the last call.
     pub(super) fn take_changes(&mut self) -> bool {
         let Some(changes) = &mut self.changes else { return false };
         let mut changed = false;
@@ -169,7 +169,7 @@ impl Features {
                 Ok(Received::Messages(_) | Received::Lost) => changed = true,
                 Ok(Received::Nothing) => return changed,
                 Err(error) => {
-                    warn!(%error, "changes of XDP features cannot be read");
+                    warn!(%error, "changes of XDP features cannot be received");
                     return true;
                 }
             }

@@ -1,4 +1,4 @@
-//! What the messages of rtnetlink say about routes, neighbours and interfaces.
+//! Messages of rtnetlink about routes, neighbours and interfaces.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use tracing::debug;
 use super::routes::Query;
 use crate::kernel::{Event, Framing, KernelError, Link, Neighbour, Route};
 
-/// The relay sends nothing else.
+/// The relay sends only UDP.
 const UDP: u8 = 17;
 
 fn family(addr: IpAddr) -> AddressFamily {
@@ -43,7 +43,7 @@ pub(crate) enum Answer {
     Local,
     /// Broadcast, multicast, or behind an encapsulation.
     Other,
-    /// No route; for IPv4 also when the source is no address of this host.
+    /// No route; for IPv4 also if the source is no address of this host.
     Rejected,
 }
 
@@ -55,13 +55,13 @@ impl Answer {
         }
     }
 
-    /// The route's own MTU in bytes, 0 for none.
+    /// The route's MTU in bytes, 0 for none.
     pub(super) fn mtu(self) -> u32 {
         if let Self::Route(route) = self { route.mtu } else { 0 }
     }
 }
 
-/// `vrf`: the device of the VRF in which the packet is sent.
+/// Builds a route request. `vrf`: the device of the VRF in which the packet is sent.
 pub(super) fn route_request(query: &Query, vrf: Option<u32>) -> RouteNetlinkMessage {
     let Query { dst, src, selectors, .. } = *query;
     let mut message = RouteMessage::default();
@@ -94,7 +94,7 @@ pub(super) fn read_route(answer: Result<RouteNetlinkMessage, KernelError>, dst: 
         Ok(RouteNetlinkMessage::NewRoute(message)) => route(&message, dst),
         Err(KernelError::Rejected { .. }) => Answer::Rejected,
         Err(error) => {
-            debug!(%error, %dst, "a route is left out");
+            debug!(%error, %dst, "a route cannot be read; it is ignored");
             Answer::Other
         }
         Ok(_) => Answer::Other,
@@ -120,18 +120,18 @@ fn route(message: &RouteMessage, dst: IpAddr) -> Answer {
                     .unwrap_or(0);
             }
             RouteAttribute::CacheInfo(info) => expires = info.expires != 0,
-            // The kernel puts something around the packet that the XDP programs do not.
+            // The kernel adds a header to the packet, which the XDP programs do not.
             RouteAttribute::Encap(_) | RouteAttribute::EncapType(_) | RouteAttribute::NewDestination(_) => return Answer::Other,
             _ => {}
         }
     }
-    // The answer to `fib_match` has no interface if there are several next hops.
+    // The answer to `fib_match` has no interface if the route has several next hops.
     let route = Route {
         ifindex: ifindex.unwrap_or(0),
         gateway,
         mtu,
     };
-    // IPv6 routes that a router announced expire too, but are not cloned.
+    // Routes that an IPv6 router announced expire too, but are not cloned.
     if expires && mtu != 0 && message.header.flags.contains(RouteFlags::Cloned) {
         Answer::Exception(route)
     } else {
@@ -141,7 +141,7 @@ fn route(message: &RouteMessage, dst: IpAddr) -> Answer {
 
 // Neighbours
 
-/// A message about one neighbour.
+/// Builds a message about one neighbour.
 pub(super) fn neighbour(ifindex: u32, addr: IpAddr) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family(addr);
@@ -153,7 +153,7 @@ pub(super) fn neighbour(ifindex: u32, addr: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// None for what is not in the neighbour tables of IP: bridge ports and proxied addresses.
+/// Reads a neighbour; `None` for entries outside the neighbour tables of IP: bridge ports and proxied addresses.
 pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr), Neighbour)> {
     if message.header.flags.contains(NeighbourFlags::Proxy) {
         return None;
@@ -179,7 +179,7 @@ pub(super) fn read_neighbour(message: &NeighbourMessage) -> Option<((u32, IpAddr
     at.map(|at| (at, found))
 }
 
-/// The states in which the address may be used (`NUD_VALID`).
+/// Returns whether an address may be used in this state (`NUD_VALID`).
 fn is_valid(state: NeighbourState) -> bool {
     use NeighbourState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
     matches!(state, Permanent | Noarp | Reachable | Probe | Stale | Delay)
@@ -187,14 +187,14 @@ fn is_valid(state: NeighbourState) -> bool {
 
 // Interfaces
 
-/// A request for all interfaces, without their counters.
+/// Builds a request for all interfaces, without their counters.
 pub(super) fn links_request() -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     RouteNetlinkMessage::GetLink(message)
 }
 
-/// None for messages that do not describe the interface as such: those of a bridge about its ports, and of wireless drivers.
+/// Reads an interface; `None` for a bridge's messages about its ports, and those of wireless drivers.
 pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
     if message.header.interface_family != AddressFamily::Unspec {
         return None;
@@ -236,7 +236,7 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
             _ => {}
         }
     }
-    // The interface below may be in another namespace. Of other kinds the attribute may name a peer.
+    // The interface below may be in another namespace. For other kinds the attribute may name a peer.
     link.framing = match (link.kind.as_str(), parent.filter(|_| is_here)) {
         ("vlan", Some(parent)) => tag.map_or(Framing::Other, |tag| Framing::Vlan { tag, parent }),
         ("vlan", None) => Framing::Other,
@@ -246,7 +246,7 @@ pub(super) fn read_link(message: LinkMessage) -> Option<Link> {
     Some(Link { mtu: mtu?, ..link })
 }
 
-/// The tag of an 802.1Q sub-interface; none for 802.1ad.
+/// Returns the tag of an 802.1Q sub-interface; `None` for 802.1ad.
 fn vlan_tag(vlan: &[InfoVlan]) -> Option<u16> {
     let mut tag = None;
     for info in vlan {
@@ -261,12 +261,12 @@ fn vlan_tag(vlan: &[InfoVlan]) -> Option<u16> {
 
 // Events
 
-/// An event about an interface or neighbour; none when it is about something else.
+/// Reads an event about an interface or neighbour; `None` for other events.
 pub(super) fn read_event(message: NetlinkBuffer<&[u8]>) -> Option<Event> {
     match NetlinkMessage::<RouteNetlinkMessage>::deserialize(message.into_inner()).map(|message| message.payload) {
         Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message))) => read_link(message).map(Event::Link),
         Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(message))) => {
-            // A bridge says so too of a port that leaves it.
+            // A bridge also sends this message about a port that leaves it.
             (message.header.interface_family == AddressFamily::Unspec).then_some(Event::LinkGone(message.header.index))
         }
         Ok(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message))) => {
@@ -277,7 +277,7 @@ pub(super) fn read_event(message: NetlinkBuffer<&[u8]>) -> Option<Event> {
         }
         Ok(_) => None,
         Err(error) => {
-            debug!(%error, "an event is left out");
+            debug!(%error, "an event cannot be read; it is ignored");
             None
         }
     }
@@ -297,7 +297,7 @@ mod tests {
     use crate::netlink::channel::split;
     use nix::libc;
 
-    /// The bytes of a message, as the kernel would send them.
+    /// Returns the bytes of a message, as the kernel would send them.
     fn bytes(message: RouteNetlinkMessage) -> Vec<u8> {
         let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(message));
         message.finalize();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives, reading it ends, and it ends well.
+        /// Reading arbitrary bytes terminates without a panic.
         #[test]
         fn any_bytes(
             kind in prop_oneof![Just(libc::RTM_NEWLINK), Just(libc::RTM_DELLINK), Just(libc::RTM_NEWNEIGH), Just(libc::RTM_DELNEIGH), any::<u16>()],
@@ -481,7 +481,7 @@ mod tests {
             prop_assert!(events(&data).len() <= data.len() / 16);
         }
 
-        /// A whole message, with some bytes changed.
+        /// The same for valid messages with some bytes changed.
         #[test]
         fn damaged_messages(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5), which in 0usize..2) {
             let mut message = neighbour(3, Ipv4Addr::new(10, 0, 0, 1).into());

@@ -37,15 +37,15 @@ const GROUPS: [u32; 9] = [
     libc::RTNLGRP_IPV6_ROUTE,
     libc::RTNLGRP_IPV6_RULE,
 ];
-/// How often a dump is started again that a change interrupted.
+/// Number of attempts at a dump that changes interrupt.
 const DUMPS: usize = 5;
 
 /// The origin of the neighbours that the kernel keeps resolved for this program, as `ip neigh` shows it (`proto 83`).
 const ORIGIN: u8 = 83;
 
-/// The kernel of the network namespace in which the calling thread was when it made this.
+/// The kernel of the calling thread's network namespace at the time of creation.
 ///
-/// A request takes some microseconds, because the kernel answers before it returns; only if an answer is lost does it take two seconds.
+/// A request takes some microseconds, because the kernel answers before the system call returns. Only a lost answer takes two seconds.
 pub struct Netlink {
     requests: Channel,
     routes: Routes,
@@ -56,7 +56,7 @@ pub struct Netlink {
 
 impl Netlink {
     /// # Errors
-    /// When a socket cannot be made. A kernel without the netdev family (before Linux 6.3) is no error.
+    /// A socket cannot be created. A kernel without the netdev family (before Linux 6.3) is no error.
     pub fn new() -> Result<Self, KernelError> {
         let events = Subscription::open(NETLINK_ROUTE, &GROUPS)?;
         let features = Features::open()?;
@@ -78,7 +78,7 @@ impl Netlink {
         })
     }
 
-    /// Asks for some of the routes once more.
+    /// Requests some of the routes once more.
     fn ask_again(&mut self, queries: &[Query], which: &[usize], mut answer: impl FnMut(usize, Answer)) -> Result<(), KernelError> {
         let again: Vec<Query> = which.iter().map(|&n| queries[n]).collect();
         for (&n, found) in which.iter().zip(self.routes.ask(&again)?) {
@@ -87,7 +87,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Which of the addresses are this host's.
+    /// Returns the addresses that belong to this host.
     fn own_addresses(&mut self, addresses: impl Iterator<Item = IpAddr>) -> Result<HashSet<IpAddr>, KernelError> {
         let mut addresses: Vec<IpAddr> = addresses.collect();
         addresses.sort_unstable();
@@ -110,10 +110,10 @@ impl Netlink {
             .collect())
     }
 
-    /// Has the kernel no longer keep the neighbours resolved that it keeps for this program, of this process or a former one.
+    /// Ends the kernel's management of all neighbours that this program requested, in this process or a former one.
     ///
     /// # Errors
-    /// When the kernel does not list them, or rejects a change.
+    /// The kernel does not list them, or rejects a change.
     pub fn unmanage_all(&mut self) -> Result<(), KernelError> {
         let all = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
         let own = self.dump(&all, |message, own| {
@@ -129,7 +129,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// All that the kernel lists, in one piece.
+    /// Returns everything that the kernel lists, from one consistent dump.
     fn dump<T>(
         &mut self,
         request: &RouteNetlinkMessage,
@@ -143,7 +143,7 @@ impl Netlink {
             }
         }
         Err(KernelError::Malformed(
-            "what the kernel lists changed again and again while it was read".into(),
+            "the kernel's list changed during each attempt to read it".into(),
         ))
     }
 
@@ -174,7 +174,7 @@ impl Kernel for Netlink {
             .collect();
         let mut answers = self.routes.ask(&queries)?;
 
-        // A source that is no address of this host: the kernel decides by the destination alone.
+        // The source is no address of this host: the kernel decides by the destination alone.
         let rejected: Vec<usize> = (0..wanted.len())
             .filter(|&n| matches!(answers[n], Answer::Rejected) && queries[n].src.is_some())
             .collect();
@@ -188,7 +188,7 @@ impl Kernel for Netlink {
         }
         self.ask_again(&queries, &foreign, |n, answer| answers[n] = answer)?;
 
-        // Behind a cached path MTU stands the route itself, with the MTU that is configured.
+        // A cached path MTU hides the route, which has the configured MTU.
         let cached: Vec<usize> = (0..wanted.len()).filter(|&n| matches!(answers[n], Answer::Exception(_))).collect();
         for &n in &cached {
             queries[n].fib_match = true;
@@ -213,7 +213,7 @@ impl Kernel for Netlink {
             }
         });
         match asked {
-            // There is no such entry, or no such interface.
+            // The entry or the interface does not exist.
             Err(KernelError::Rejected { .. }) => Ok(None),
             other => other.map(|()| found),
         }
@@ -273,7 +273,7 @@ impl Kernel for Netlink {
                 }
                 Ok(Received::Lost) => events.list.push(Event::Lost),
                 Err(error) => {
-                    warn!(%error, "kernel events cannot be read");
+                    warn!(%error, "kernel events cannot be received");
                     events.list.push(Event::Lost);
                     events.more = false;
                     break;
@@ -294,19 +294,19 @@ impl Kernel for Netlink {
     }
 }
 
-/// Routes are not read here: whatever changed, the kernel is asked for the route of each destination.
+/// Routes are not read here: after any change, the kernel is queried for the route of each destination.
 fn read_event(message: NetlinkBuffer<&[u8]>, events: &mut Vec<Event>) {
     let event = match message.message_type() {
         libc::RTM_NEWLINK | libc::RTM_DELLINK | libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => messages::read_event(message),
         _ => Some(Event::Routes),
     };
-    // A burst of route changes is one change.
+    // Consecutive route changes count as one.
     if event.is_some() && !(event == Some(Event::Routes) && events.last() == Some(&Event::Routes)) {
         events.extend(event);
     }
 }
 
-/// Readable when [`Kernel::events`] has something to return.
+/// Readable if [`Kernel::events`] has something to return.
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.0.as_fd()

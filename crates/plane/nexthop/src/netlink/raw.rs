@@ -1,4 +1,4 @@
-//! Netlink messages whose body stays bytes: those of families that the packet libraries do not have.
+//! Netlink messages whose body is kept as bytes: those of families that the packet libraries lack.
 
 use std::convert::Infallible;
 
@@ -36,9 +36,9 @@ impl NetlinkDeserializable for Raw {
     }
 }
 
-/// The attributes of a message or of a nested attribute, with their type; a malformed rest is left out.
+/// Returns the attributes of a message or of a nested attribute, with their types; a malformed rest is ignored.
 pub(crate) fn attributes(mut data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER` are no part of the type.
+    /// `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER` are not part of the type.
     const TYPE_MASK: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let (length, kind) = (u16_at(data, 0)?, u16_at(data, 2)?);
@@ -48,17 +48,17 @@ pub(crate) fn attributes(mut data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-/// The first attribute of a type.
+/// Returns the first attribute of a type.
 pub(crate) fn attribute(data: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// A big-endian number of an attribute.
+/// Reads a big-endian number.
 pub(crate) fn be32(data: &[u8], wanted: u16) -> Option<u32> {
     Some(u32::from_be_bytes(attribute(data, wanted)?.try_into().ok()?))
 }
 
-/// A text of an attribute, up to its terminating zero.
+/// Reads a string, up to its terminating zero.
 pub(crate) fn string(data: &[u8], wanted: u16) -> Option<String> {
     let bytes = attribute(data, wanted)?;
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

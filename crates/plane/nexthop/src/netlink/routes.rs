@@ -1,4 +1,4 @@
-//! Route look-ups, as for packets of the relay.
+//! Route lookups for packets of the relay.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use super::channel::Channel;
 use super::messages::{self, Answer};
 use crate::kernel::KernelError;
 
-/// Route requests in one system call: their answers have to fit into the socket's buffer.
+/// Route requests in one system call; their answers must fit into the socket's buffer.
 const ROUTES_AT_ONCE: usize = 128;
 
-/// What a routing rule can select by, beside addresses.
+/// The selectors of a routing rule, besides addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selectors {
     /// Source and destination port.
@@ -34,18 +34,18 @@ pub(crate) struct Query {
     pub selectors: Selectors,
 }
 
-/// Where an address of this host is.
+/// The VRF of an address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Vrf(u32),
-    /// In several VRFs, or in one and outside: its packets cannot be told apart.
+    /// In several VRFs, or in a VRF and outside: its packets cannot be told apart.
     Several,
 }
 
-/// A socket for route look-ups. Those of a source in a VRF are made in that VRF, where the relay's socket is.
+/// A socket for route lookups. The lookups for a source in a VRF use that VRF, where the relay's socket is.
 pub(crate) struct Routes {
     channel: Channel,
-    /// Of addresses in VRFs; none while not known.
+    /// VRFs of addresses; `None` if unknown.
     homes: Option<HashMap<IpAddr, Home>>,
 }
 
@@ -57,12 +57,12 @@ impl Routes {
         })
     }
 
-    /// Interfaces or addresses have changed.
+    /// Discards the VRFs of addresses, because interfaces or addresses have changed.
     pub(crate) fn forget(&mut self) {
         self.homes = None;
     }
 
-    /// Asks for routes, many in one system call.
+    /// Looks up routes, many in one system call.
     pub(crate) fn ask(&mut self, wanted: &[Query]) -> Result<Vec<Answer>, KernelError> {
         let homes = match self.homes.take() {
             Some(homes) => homes,
@@ -116,7 +116,7 @@ fn read_homes(channel: &mut Channel) -> Result<HashMap<IpAddr, Home>, KernelErro
     Ok(homes(&vrfs, &masters, &addresses))
 }
 
-/// `masters`: of each interface. A bridge or bond may be between an interface and its VRF.
+/// Returns the VRF of each address. `masters`: the master of each interface. A bridge or bond may be between an interface and its VRF.
 fn homes(vrfs: &[u32], masters: &HashMap<u32, u32>, addresses: &[(IpAddr, u32)]) -> HashMap<IpAddr, Home> {
     const LEVELS: usize = 8;
     let vrf_of = |ifindex: u32| {

@@ -1,8 +1,9 @@
-//! The host's output path: what the kernel would do to a packet of the relay that the XDP programs do not.
+//! The host's output path: what the kernel would do to a packet of the relay and the XDP programs would not.
 //!
-//! The programs send packets from the driver's receive path. A flow that the kernel would encrypt, block, translate, mark or route by more
-//! than its addresses stays on the relay. When that cannot be decided, the flow stays on the relay too, with one exception: a firewall rule
-//! that drops packets counts only where it certainly matches, or every host with a firewall would lose the offload.
+//! The programs send packets from the driver's receive path. A flow stays on the relay if the kernel would encrypt, block, translate or
+//! mark its packets, or route them by more than their addresses. It also stays on the relay if this cannot be decided. There is one
+//! exception: a firewall rule that drops packets counts only if it certainly matches, because otherwise every host with a firewall would
+//! lose the offload.
 
 mod netfilter;
 mod rules;
@@ -34,7 +35,7 @@ const UDP: u8 = 17;
 const XFRM_POLICY_GROUP: u32 = 4;
 /// `NFNLGRP_NFTABLES`
 const NFTABLES_GROUP: u32 = 7;
-/// How often a dump is started again that a change interrupted.
+/// Number of attempts at a dump that changes interrupt.
 const DUMPS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,17 +49,17 @@ enum Direction {
 pub struct Flow {
     pub src: SocketAddr,
     pub dst: SocketAddr,
-    /// None: the packets keep the sender's.
+    /// `None`: the packets keep the sender's DSCP.
     pub dscp: Option<u8>,
 }
 
-/// What the host has configured, as far as it concerns packets of a relay.
+/// The host's configuration, as far as it concerns packets of a relay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Snapshot {
     xfrm: Policies,
     rules: Rules,
     netfilter: Ruleset,
-    /// What could not be read: every flow stays on the relay.
+    /// The part that could not be read: every flow stays on the relay.
     unread: Option<String>,
 }
 
@@ -68,7 +69,7 @@ impl Snapshot {
     }
 }
 
-/// Asks the kernel of the network namespace in which the calling thread was when it made this.
+/// The policies of the calling thread's network namespace at the time of creation.
 pub struct HostPolicy {
     xfrm: Option<Channel>,
     netfilter: Option<Channel>,
@@ -79,7 +80,7 @@ pub struct HostPolicy {
     snapshot: Snapshot,
 }
 
-/// A family that the kernel was built without has no policies.
+/// Opens a family; a kernel built without it has no policies.
 fn optional(opened: Result<Channel, KernelError>) -> Result<Option<Channel>, KernelError> {
     match opened {
         Err(KernelError::Io { source, .. }) if source.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
@@ -96,7 +97,7 @@ impl HostPolicy {
     /// Reads what is configured and subscribes to changes.
     ///
     /// # Errors
-    /// When a socket cannot be made. What the kernel was built without is no error.
+    /// A socket cannot be created. A family that the kernel was built without is no error.
     pub fn new() -> Result<Self, KernelError> {
         let xfrm = optional(Channel::open(NETLINK_XFRM))?;
         let netfilter = optional(Channel::open(NETLINK_NETFILTER))?;
@@ -141,7 +142,7 @@ impl HostPolicy {
         Ok(made)
     }
 
-    /// Takes in what has changed; returns whether flows have to be checked again. Does not wait.
+    /// Applies changes; returns whether flows must be checked again. Does not block.
     pub fn follow(&mut self) -> bool {
         let mut changed = vec![false; self.subscriptions.len()];
         for (subscription, changed) in self.subscriptions.iter_mut().zip(&mut changed) {
@@ -150,7 +151,7 @@ impl HostPolicy {
                     Ok(Received::Nothing) => break,
                     Ok(_) => *changed = true,
                     Err(error) => {
-                        warn!(%error, "changes of the host's policies cannot be read");
+                        warn!(%error, "changes of the host's policies cannot be received");
                         *changed = true;
                         break;
                     }
@@ -171,7 +172,7 @@ impl HostPolicy {
         news
     }
 
-    /// What the host has configured that can keep flows on the relay, one line each.
+    /// Lists the parts of the configuration that can keep flows on the relay, one line each.
     #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let Snapshot {
@@ -190,7 +191,7 @@ impl HostPolicy {
         lines
     }
 
-    /// Why packets that arrive as `arriving` and leave as `leaving` have to be sent by the kernel; none when the programs may send them.
+    /// Returns why the kernel has to send packets that arrive as `arriving` and leave as `leaving`; `None` if the programs may send them.
     pub fn denies(&mut self, arriving: &Flow, leaving: &Flow) -> Option<String> {
         if !self.snapshot.has_any() {
             return None;
@@ -277,7 +278,7 @@ fn ask(routes: &mut Routes, flow: &Flow, selectors: Selectors) -> Result<Option<
     Ok(answers.into_iter().next().and_then(crate::netlink::messages::Answer::route))
 }
 
-/// One dump, again when a change interrupted it.
+/// Makes one dump, and repeats it if a change interrupted it.
 pub(crate) fn dump(channel: &mut Channel, request: &Raw, mut each: impl FnMut(&mut Vec<Raw>, Raw)) -> Result<Vec<Raw>, KernelError> {
     for _ in 0..DUMPS {
         let mut found = Vec::new();
@@ -309,7 +310,7 @@ fn read_xfrm(channel: &mut Channel) -> Result<Policies, KernelError> {
         kind: xfrm::XFRM_MSG_GETDEFAULT,
         body: vec![0; 4],
     };
-    // Kernels before 5.15 have no default to ask for.
+    // Kernels before 5.15 do not have a default policy.
     match channel.ask(request, 0, |message: Raw| policies.read_default(&message.body)) {
         Ok(()) | Err(KernelError::Rejected { .. }) => Ok(policies),
         Err(error) => Err(error),
@@ -335,7 +336,7 @@ fn read_rules(channel: &mut Channel) -> Result<Rules, KernelError> {
     })
 }
 
-/// Readable when [`HostPolicy::follow`] has something to do.
+/// Readable if [`HostPolicy::follow`] has something to do.
 impl AsFd for HostPolicy {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ready.0.as_fd()

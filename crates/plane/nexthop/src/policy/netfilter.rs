@@ -1,7 +1,6 @@
-//! nftables, and iptables on top of it: what the chains at output and postrouting make of a UDP packet of the relay.
+//! nftables, and iptables on top of it: what the chains at output and postrouting do to a UDP packet of the relay.
 //!
-//! The rules run on a packet of which the addresses, ports and protocol are known. What a rule asks beyond that has no known answer, and
-//! the rule then may match or not.
+//! The rules run on a packet with known addresses, ports and protocol. A rule that tests anything else may match or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,9 +23,9 @@ const IPV4: u8 = 2;
 const IPV6: u8 = 10;
 const LOCAL_OUT: u32 = 3;
 const POST_ROUTING: u32 = 4;
-/// Jumps deeper than this the kernel does not accept.
+/// Depth of jumps that the kernel accepts.
 const DEPTH: usize = 16;
-/// Rules looked at for one packet: chains may be jumped to again and again.
+/// Number of rules evaluated for one packet, because chains may be jumped to repeatedly.
 const STEPS: usize = 20_000;
 
 const DROP: i32 = 0;
@@ -37,16 +36,16 @@ const JUMP: i32 = -3;
 const GOTO: i32 = -4;
 const RETURN: i32 = -5;
 
-/// What a rule needs to know of a packet.
+/// The packet that rules are evaluated for.
 pub(super) struct Packet<'a> {
     pub(super) flow: &'a Flow,
-    /// The interface by which the packet leaves, asked for when a rule wants it; none: not known.
+    /// The interface by which the packet leaves, looked up when a rule tests it; `None`: unknown.
     pub(super) output: &'a mut dyn FnMut() -> Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The packet leaves as it is. `mark`: what rules of the output chains gave it; none: not known.
+    /// The packet leaves unchanged. `mark`: the mark that rules of the output chains set; `None`: unknown.
     Sent { mark: Option<u32> },
     /// Some rule may change it, or certainly drops it.
     Touched(String),
@@ -74,7 +73,7 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// An expression, as far as it is understood. Registers are byte offsets.
+/// An expression, as far as it is supported. Registers are byte offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expression {
     Payload {
@@ -109,14 +108,14 @@ enum Expression {
         high: Vec<u8>,
     },
     Verdict(Verdict),
-    /// The register gets a value that is not known.
+    /// The register gets an unknown value.
     Load {
         to: usize,
     },
     /// May match or not.
     Maybe,
     Never,
-    /// Changes the packet; what it does, in words.
+    /// Changes the packet, with a description of the change.
     Change(&'static str),
     MarkFrom {
         from: usize,
@@ -150,7 +149,7 @@ struct Base {
     chain: ChainName,
 }
 
-/// The chains of a host that packets of local processes pass, and those that they jump to.
+/// The chains of a host that packets of local processes pass, and the chains that these jump to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ruleset {
     bases: Vec<Base>,
@@ -223,7 +222,7 @@ impl Ruleset {
         Some(())
     }
 
-    /// Leaves out chains that no packet of a local process comes to, and base chains that do nothing.
+    /// Removes chains that no packet of a local process reaches, and base chains that do nothing.
     fn keep_reachable(&mut self) {
         let mut reached = BTreeSet::new();
         let mut queue: Vec<ChainName> = self.bases.iter().map(|base| base.chain.clone()).collect();
@@ -245,7 +244,7 @@ impl Ruleset {
             .retain(|base| base.drops || chains.get(&base.chain).is_some_and(|rules| !rules.is_empty()));
     }
 
-    /// The chains of the same table that no hook calls.
+    /// Returns the chains of the same table that no hook calls.
     fn of_table(&self, name: &ChainName) -> impl Iterator<Item = &ChainName> {
         let (family, table) = (name.0, name.1.clone());
         self.chains
@@ -305,7 +304,7 @@ enum End {
     Touched(String),
     Dropped,
     Accepted,
-    /// Past the last rule, or returned. `certain`: no rule may have ended it before.
+    /// The packet passed the last rule, or the chain returned. `certain`: no rule may have ended it before.
     Past {
         certain: bool,
     },
@@ -325,11 +324,11 @@ struct Run<'a, 'p> {
     steps: usize,
 }
 
-/// `NFT_REG32_15` ends here.
+/// End of `NFT_REG32_15`.
 const REGISTERS: usize = 64;
 
 impl Run<'_, '_> {
-    /// `certain`: the packet certainly comes here.
+    /// Evaluates a chain. `certain`: the packet certainly enters it.
     fn chain(&mut self, name: &ChainName, mut certain: bool, depth: usize) -> End {
         let Some(rules) = self.ruleset.chains.get(name) else {
             return End::Past { certain: false };
@@ -356,7 +355,7 @@ impl Run<'_, '_> {
                 Some(Verdict::Drop) if sure => return End::Dropped,
                 Some(Verdict::Accept) if sure => return End::Accepted,
                 Some(Verdict::Return) if sure => return End::Past { certain: true },
-                // It never reaches what follows, or it does: in a chain that is certain no longer.
+                // The rule may match: what follows is evaluated, but is no longer certain.
                 Some(Verdict::Drop | Verdict::Accept | Verdict::Return) if matches!(matched, Matched::Yes) => {
                     return End::Past { certain: false };
                 }
@@ -391,7 +390,7 @@ impl Run<'_, '_> {
         End::Past { certain }
     }
 
-    /// Whether a rule matches, and its verdict; an error when it may change the packet.
+    /// Returns whether a rule matches, and its verdict; an error if it may change the packet.
     fn rule(&mut self, rule: &[Expression], certain: bool) -> Result<(Matched, Option<Verdict>), &'static str> {
         let mut registers = [None; REGISTERS];
         let mut matched = Matched::Yes;
@@ -502,7 +501,7 @@ impl Run<'_, '_> {
         let value: Option<Vec<u8>> = match key {
             PROTOCOL => Some((if is_v4 { 0x0800_u16 } else { 0x86dd }).to_be_bytes().to_vec()),
             MARK => self.mark.map(|mark| mark.to_ne_bytes().to_vec()),
-            // A local process sends it: it came in by no interface.
+            // A local process sends the packet, so it has no input interface.
             IIF => Some(vec![0; 4]),
             IIFNAME => Some(vec![0; NAME_LENGTH]),
             OIF => (self.packet.output)().map(|index| index.to_ne_bytes().to_vec()),
@@ -537,7 +536,7 @@ fn bytes_at(registers: &[Option<u8>; REGISTERS], at: usize, length: usize) -> Op
 }
 
 impl Packet<'_> {
-    /// A byte of the packet, where it is known.
+    /// Returns a byte of the packet, if known.
     fn byte(&self, base: u32, offset: usize) -> Option<u8> {
         const NETWORK: u32 = 1;
         const TRANSPORT: u32 = 2;
@@ -562,7 +561,7 @@ impl Packet<'_> {
     }
 }
 
-/// The byte offset of a register: `NFT_REG_1` to `NFT_REG_4` have 16 bytes, `NFT_REG32_00` and those after it 4.
+/// Returns the byte offset of a register: `NFT_REG_1` to `NFT_REG_4` have 16 bytes, `NFT_REG32_00` and later ones 4.
 fn register(number: u32) -> usize {
     let number = number as usize;
     if number < 8 {
@@ -572,7 +571,7 @@ fn register(number: u32) -> usize {
     }
 }
 
-/// The value in a nested `NFTA_DATA_VALUE`.
+/// Returns the value in a nested `NFTA_DATA_VALUE`.
 fn value(data: &[u8], name: u16) -> Option<Vec<u8>> {
     Some(attribute(attribute(data, name)?, 1)?.to_vec())
 }
@@ -621,7 +620,7 @@ fn plain(name: &str, data: &[u8]) -> Option<Expression> {
         "meta" => match (register_of(1), be32(data, 2)?, register_of(3)) {
             (Some(to), key, _) => Expression::Meta { to, key },
             (None, 3, Some(from)) => Expression::MarkFrom { from },
-            // Sets the priority, the class or the like: nothing that a receiver sees.
+            // Sets the priority, the class or the like, which no receiver sees.
             (None, _, _) => Expression::Immediate { to: 0, value: Vec::new() },
         },
         "immediate" => match be32(data, 1)? {
@@ -656,7 +655,7 @@ fn plain(name: &str, data: &[u8]) -> Option<Expression> {
             low: value(data, 3)?,
             high: value(data, 4)?,
         },
-        // A verdict map goes where its elements say.
+        // The elements of a verdict map decide.
         "lookup" if be32(data, 3) == Some(0) => Expression::Verdict(Verdict::Unknown),
         "lookup" => Expression::Load { to: register_of(3)? },
         "ct" | "fib" | "rt" | "socket" | "exthdr" | "numgen" | "hash" | "osf" | "tunnel" | "xfrm" | "bitwise" | "byteorder" => {
@@ -671,7 +670,7 @@ fn plain(name: &str, data: &[u8]) -> Option<Expression> {
     })
 }
 
-/// A match of iptables.
+/// Reads a match of iptables.
 fn matching(data: &[u8]) -> Option<Expression> {
     const LOCAL: u16 = 1 << 2;
     let name = string(data, 1).unwrap_or_default();
@@ -695,7 +694,7 @@ fn matching(data: &[u8]) -> Option<Expression> {
                 invert: *info.get(8)? != 0,
             })
         })(),
-        // struct xt_addrtype_info_v1: the destination is no address of this host, or the packet would not leave.
+        // struct xt_addrtype_info_v1: the destination is not local, or the packet would not leave.
         "addrtype" => {
             (u16_at(info, 0) == Some(0) && u16_at(info, 2) == Some(LOCAL) && u32_at(info, 4) == Some(0)).then_some(Expression::Never)
         }
@@ -704,7 +703,7 @@ fn matching(data: &[u8]) -> Option<Expression> {
     Some(known.unwrap_or(Expression::Maybe))
 }
 
-/// A target of iptables.
+/// Reads a target of iptables.
 fn target(data: &[u8]) -> Option<Expression> {
     let name = string(data, 1).unwrap_or_default();
     let info = attribute(data, 3).unwrap_or_default();
@@ -737,7 +736,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel says, reading it and running it ends.
+        /// Reading and running arbitrary input terminates.
         #[test]
         fn any_bytes(
             chains in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..6),
@@ -748,7 +747,7 @@ mod tests {
             ruleset.run(Packet { flow: &flow(), output: &mut || None });
         }
 
-        /// Any program of expressions ends.
+        /// Any program of expressions terminates.
         #[test]
         fn any_expressions(kinds in proptest::collection::vec((0u8..14, any::<u8>(), any::<[u8; 4]>()), 0..40)) {
             let name = |chain: &str| (IPV4, "t".to_owned(), chain.to_owned());

@@ -7,7 +7,7 @@ use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 use super::{Flow, UDP};
 use crate::netlink::routes::Selectors;
 
-/// What the rules of the host select by, beside addresses and interfaces.
+/// The selectors of the host's rules, besides addresses and interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     /// Some rule for UDP selects by a port.
@@ -23,7 +23,7 @@ impl Rules {
         let (mut ports, mut udp) = (false, true);
         for attribute in &rule.attributes {
             match attribute {
-                // The rules that say `fwmark 0` match like those without.
+                // Rules with `fwmark 0` match like rules without a mark.
                 RuleAttribute::FwMark(mark) => drop(self.marks.insert(*mark)),
                 RuleAttribute::UidRange(range) => drop(self.users.insert(range.start)),
                 RuleAttribute::SourcePortRange(_) | RuleAttribute::DestinationPortRange(_) => ports = true,
@@ -53,10 +53,11 @@ impl Rules {
     }
 
     pub(super) fn reason(&self) -> String {
-        format!("{} may send it another way", self.summary().unwrap_or_default())
+        format!("{} may select another route", self.summary().unwrap_or_default())
     }
 
-    /// What else the kernel may look up a route with for this flow. `mark`: what netfilter gives its packets; none when it is not known.
+    /// Returns the other selectors with which the kernel may look up this flow's route. `mark`: the mark that netfilter gives its packets;
+    /// `None` if unknown.
     pub(super) fn variants(&self, flow: &Flow, mark: Option<u32>) -> Vec<Selectors> {
         let base = Selectors {
             ports: self.ports.then(|| (flow.src.port(), flow.dst.port())),

@@ -19,7 +19,7 @@ const XFRMA_IF_ID: u16 = 31;
 const XFRM_POLICY_BLOCK: u8 = 1;
 const XFRM_USERPOLICY_BLOCK: u8 = 1;
 
-/// One policy. A mark that it wants is not looked at: it may match.
+/// One policy. Its mark is ignored: it may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     direction: Direction,
@@ -49,8 +49,8 @@ fn be16(data: &[u8], at: usize) -> Option<u16> {
 }
 
 impl Policy {
-    /// Reads a `XFRM_MSG_NEWPOLICY`; none for what does not apply to packets of the host's relay: forwarding and socket policies, and
-    /// those of xfrm interfaces, which a route has to lead to.
+    /// Reads a `XFRM_MSG_NEWPOLICY`; `None` for a policy that does not apply to packets of the host's relay: forwarding and socket
+    /// policies, and policies of xfrm interfaces, which need a route to that interface.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let direction = match body.get(160)? {
             0 => Direction::In,
@@ -131,13 +131,13 @@ fn within(addr: IpAddr, (network, length): (IpAddr, u8)) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policies {
     pub(super) list: Vec<Policy>,
-    /// What becomes of flows without a policy (`ip xfrm policy setdefault`).
+    /// Whether flows without a policy are blocked (`ip xfrm policy setdefault`).
     pub(super) blocks_in: bool,
     pub(super) blocks_out: bool,
 }
 
 impl Policies {
-    /// Takes in the answer to `XFRM_MSG_GETDEFAULT`.
+    /// Reads the answer to `XFRM_MSG_GETDEFAULT`.
     pub(super) fn read_default(&mut self, body: &[u8]) {
         self.blocks_in = body.first() == Some(&XFRM_USERPOLICY_BLOCK);
         self.blocks_out = body.get(2) == Some(&XFRM_USERPOLICY_BLOCK);
@@ -147,8 +147,8 @@ impl Policies {
         self.blocks_in || self.blocks_out || self.list.iter().any(Policy::is_restrictive)
     }
 
-    /// Why the kernel would not send or accept a packet of this flow as it is. The policy with the lowest priority value decides; of
-    /// several with the same value a restrictive one does.
+    /// Returns why the kernel would not send or accept a packet of this flow unchanged. The policy with the lowest priority value decides;
+    /// among equal values a restrictive policy does.
     pub(super) fn denies(&self, direction: Direction, flow: &Flow) -> Option<String> {
         let mut covering: Vec<&Policy> = self
             .list
