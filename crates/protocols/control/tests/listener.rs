@@ -307,3 +307,42 @@ async fn what_has_waited_longer_than_its_sender_is_not_executed_except_what_ends
     }
     assert_eq!(found, (vec!["end a".to_owned()], 2));
 }
+
+fn waiting(patience: Duration) -> Served {
+    let options = Options {
+        patience: Some(Patience(patience)),
+        ..Options::default()
+    };
+    Served::udp(Protocol::Rtpproxy, options)
+}
+
+#[tokio::test]
+async fn new_calls_wait_for_each_other_and_other_commands_do_not_wait_for_them() {
+    let served = waiting(Duration::from_secs(600));
+    let client = served.client().await;
+    for n in 0..40 {
+        client.send(format!("k{n} new hold{n}").as_bytes()).await.unwrap();
+    }
+    served.echo.begun(32).await;
+    assert_eq!(ask(&served.client().await, "l V").await, "l rV\n");
+    assert_eq!(ask(&served.client().await, "m end").await, "m rend\n");
+    assert_eq!(served.echo.executed().len(), 34);
+    served.echo.release.add_permits(40);
+    for _ in 0..40 {
+        receive(&client).await;
+    }
+    assert_eq!((served.echo.most.load(SeqCst), served.statistics.counts().expired), (33, 0));
+}
+
+#[tokio::test]
+async fn a_new_call_without_a_place_in_time_is_not_executed() {
+    let served = waiting(Duration::from_millis(500));
+    let client = served.client().await;
+    for n in 0..40 {
+        client.send(format!("k{n} new hold{n}").as_bytes()).await.unwrap();
+    }
+    until(|| served.statistics.counts().expired >= 8).await;
+    served.echo.release.add_permits(40);
+    until(|| served.statistics.counts().answered + served.statistics.counts().expired == 40).await;
+    assert!(served.echo.executed().len() <= 32);
+}

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// `hold …` waits until it is released, `none` has no reply, `panic` panics, `I` has an info reply, all others are echoed. Of a dictionary
+/// what contains `hold` waits until it is released, `none` has no reply, `panic` panics, `I` has an info reply, all others are echoed. Of a dictionary
 /// it is the value of `command` that counts, and its echo is the dictionary itself.
 pub struct Echo {
     pub executed: Mutex<Vec<String>>,
@@ -41,7 +41,7 @@ impl Service for Echo {
         self.executed.lock().unwrap().push(text.clone());
         self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
         let asked = asked(&text);
-        if asked.starts_with("hold") {
+        if asked.contains("hold") {
             self.release.acquire().await.unwrap().forget();
         }
         self.running.fetch_sub(1, SeqCst);
