@@ -163,6 +163,22 @@ def test_a_screen_is_one_tile_more(evening: Evening) -> None:
     evening.everybody_sees_everybody()
 
 
+def test_senders_without_a_line_are_counted_and_marked(evening: Evening) -> None:
+    told: dict[str, str] = evening.ann.evaluate(
+        """(() => {
+          const before = room.look;
+          room.looked(room.session, { ...before, without_line: { audio: ["bob"], video: ["bob", "cem"], screen: [] } });
+          const marks = (id) => room.tiles.all.get(`${id}/video`).element.textContent.includes("not heard") ? "not heard" : "";
+          const told = { status: document.getElementById("status").textContent, bob: marks("bob"), cem: marks("cem") };
+          room.looked(room.session, before);
+          return { ...told, after: document.getElementById("status").textContent };
+        })()"""
+    )
+    everybody = told["after"]
+    assert told == {"status": f"{everybody} · 1 not heard · 2 not shown", "bob": "not heard", "cem": "", "after": everybody}
+    assert "not" not in everybody
+
+
 def test_an_edge_dies_and_its_browsers_come_again(evening: Evening) -> None:
     room = evening.room
     of = {one["participant"]: one["edge"] for one in room.ask("GET", f"/v1/rooms/{ROOM}")["browsers"]}

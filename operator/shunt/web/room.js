@@ -586,7 +586,8 @@ class Page {
       shown.onfirst = () => this.times.picture ?? (this.times.picture = performance.now());
       shown.show(line ? this.session.track(line.mid) : null, sends, tiled?.part);
       const camera = one.media.video === undefined ? (one.at_edge ? "no camera" : "by phone") : sends ? "" : "camera off";
-      shown.note([camera, one.muted ? "muted" : one.at_edge && !one.media.audio ? "no microphone" : ""].filter(Boolean).join(" · "));
+      const unheard = this.look.without_line.audio.includes(one.id) ? "not heard" : "";
+      shown.note([camera, one.muted ? "muted" : one.at_edge && !one.media.audio ? "no microphone" : "", unheard].filter(Boolean).join(" · "));
       if (one.media.screen) {
         const screen = this.line(one.id, "screen");
         tile(`${one.id}/screen`, one.name, { wide: true, after: "’s screen" }).show(screen ? this.session.track(screen.mid) : null, true);
@@ -595,7 +596,13 @@ class Page {
     this.tiles.keep(keep);
     this.hear();
     const others = this.look?.participants.length ?? 0;
-    this.status(others ? `${others + 1} in the room` : "You are alone in the room");
+    this.status(others ? [`${others + 1} in the room`, ...this.left()].join(" · ") : "You are alone in the room");
+  }
+
+  /** How many senders of each medium this page has no line for, in words. */
+  left() {
+    const words = { audio: "not heard", video: "not shown", screen: "screens not shown" };
+    return KINDS.flatMap((kind) => (this.look.without_line[kind].length ? [`${this.look.without_line[kind].length} ${words[kind]}`] : []));
   }
 
   /** A sound element for each line of audio. */
@@ -660,7 +667,8 @@ class Page {
           continue;
         }
         const told = this.look.quality.find((each) => each.sender === one.id && each.medium === kind);
-        shown.tell(...(line ? qualityWords(this.seen.get(line.mid), told) : ["waiting for its stream", ""]));
+        const without = this.look.without_line[kind].includes(one.id) ? ["not shown: this page receives as many streams as it can", "warn"] : ["waiting for its stream", ""];
+        shown.tell(...(line ? qualityWords(this.seen.get(line.mid), told) : without));
       }
     }
   }

@@ -6,11 +6,13 @@ from typing import Any
 
 from shunt.admin.model import Conference, Participant, ParticipantMedium, Subscription, Tiling
 from shunt.operator.conferences import names
-from shunt.operator.conferences.sdp import medium_of
+from shunt.operator.conferences.sdp import MOST_LEGS, medium_of
 from shunt.operator.rooms.offer import MEDIA
 from shunt.operator.rooms.session import Session
 
 TARGETS = 3
+MOST_LINES = MOST_LEGS - 1
+"""Lines of one medium by which a browser receives; the remaining media description sends."""
 NO_ANSWER = "The room's server does not answer. Audio and video continue."
 PROBLEM = "The room has a problem: some audio or video may be missing. Tell whoever runs it."
 _SENDING = ("sendrecv", "sendonly")
@@ -29,6 +31,7 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
     """The room as one of its browsers is to see it.
 
     {participants: [{id, name, present, at_edge, muted, media: {medium: whether it is sent}}], lines: [{mid, medium, shows, ssrc}], wanted: {medium: lines that bring streams},
+    without_line: {medium: ids of senders that this browser does not receive, because each of its MOST_LINES lines brings another sender},
     quality: [{sender, medium, target, targets, layers, decided_by, estimate, rates}], tiling: None, or of a browser that gets tiled video {streams: how many,
     tiles: [{id, ssrc, x, y, width, height}], untiled: {id: reason}}}; shows and sender are ids; rates in bits/s, tiles in samples of their stream. ssrc: of which tiled stream, as lines have it.
     """
@@ -36,17 +39,29 @@ def room(found: Conference, session: Session) -> dict[str, Any]:
     mine = next((one for one in found["members"] if one["participant"] == session.participant), None)
     shows = {medium["medium"]: (medium.get("shows"), medium.get("shows_ssrc")) for medium in mine["media"]} if mine is not None else {}
     nobody = (None, None)
+    lines = [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name]
+    tiling = _tiling(found["tiling"]) if mine is not None and mine["gets_tiles"] and found["tiling"] is not None else None
+    merged = {"audio": mine is not None and mine["gets_mix"], "video": tiling is not None}
     return {
         "room": found["conference"],
         "me": session.participant,
         "name": session.name,
         "problem": PROBLEM if found["problem"] else None,
         "participants": [_participant(one) for one in others],
-        "lines": [{"mid": mid, "medium": medium_of(name), "shows": shows.get(name, nobody)[0], "ssrc": shows.get(name, nobody)[1]} for mid, name in session.names.items() if "/" in name],
+        "lines": lines,
         "wanted": _wanted(others),
+        "without_line": {kind: [] if merged.get(kind) else _without_line(others, lines, kind) for kind in MEDIA},
         "quality": [_quality(one, others) for one in found["subscriptions"] if one["receiver"] == session.participant],
-        "tiling": _tiling(found["tiling"]) if mine is not None and mine["gets_tiles"] and found["tiling"] is not None else None,
+        "tiling": tiling,
     }
+
+
+def _without_line(others: list[Participant], lines: list[dict[str, Any]], kind: str) -> list[str]:
+    """Senders of a medium for which no line is left. A line that is free, or can still be added, leaves nobody out."""
+    shown = [line["shows"] for line in lines if line["medium"] == kind]
+    if len(shown) < MOST_LINES or None in shown:
+        return []
+    return [one["participant"] for one in others if _sends(one, kind) and one["participant"] not in shown]
 
 
 def _tiling(tiling: Tiling) -> dict[str, Any]:
