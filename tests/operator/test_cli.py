@@ -371,8 +371,6 @@ async def test_daemons_say_what_a_file_lacks(tmp_path):
     file.write_text("softswitch: {interfaces: [eth0]}\n")
     assert await shunt("agent", "-c", str(file)) == (1, "", f"shunt: {file} names neither a relay nor conferences: the agent needs relays, builtin_relay or conference\n")
     assert await shunt("relay", "-c", str(file)) == (1, "", f"shunt: {file} has no section builtin_relay\n")
-    code, _, err = await shunt("run", "-c", str(file))
-    assert code == 1 and "is now `shunt agent`" in err and "names neither a relay" in err
     assert [(await shunt(command))[0] for command in ("agent", "relay", "operator")] == [2, 2, 2]
 
 

@@ -313,16 +313,6 @@ def test_the_port_after_an_even_end_is_media_too():
     assert PortRange(35000, 65000).overlaps(PortRange(65001, 65003)) is True
 
 
-def test_a_renamed_key_is_taken_with_a_warning_that_says_where(caplog):
-    config = loads("softswitch:\n  interfaces: [eth0]\n  strays: pass\n")
-    assert config.softswitch.source_mismatch == "pass"
-    assert caplog.messages == ["shunt.yaml:3:3: softswitch.strays is now called softswitch.source_mismatch; the next release removes the former name"]
-
-
-def test_an_error_in_a_renamed_key_is_where_the_file_has_it():
-    assert errors("softswitch:\n  interfaces: [eth0]\n  strays: keep\n") == ["shunt.yaml:3:11: softswitch.source_mismatch: Input should be 'drop' or 'pass'"]
-
-
 @pytest.mark.parametrize("listen", ["unix:/run/s.sock", "127.0.0.1:50052", "[::1]:50052"])
 def test_the_softswitch_needs_no_certificates_where_only_this_host_reaches_it(listen):
     assert loads(f'softswitch: {{interfaces: [eth0], listen: ["{listen}"]}}').softswitch.listen == [listen]

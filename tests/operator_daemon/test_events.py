@@ -180,7 +180,7 @@ def test_the_status_of_an_agent_that_is_away_claims_nothing() -> None:
     assert (there["data_plane"]["connected"], there["relays"][0]["alive"], there["ready"]) == (True, True, True)
     assert (away["data_plane"]["connected"], away["relays"][0]["alive"], away["ready"], away["table_reconciled"]) == (None, None, None, None)
     assert away["agent"] == {"reachable": False, "age_s": 12.0, "error": "refused", "epoch": 1, "pid": 2} and away["packets"] == {"data_plane": None, "relay": None}
-    assert there["limits"]["background_task_failures"] == 0
+    assert there["limits"]["tasks_restarted"] == 0
     assert (there["learn_notices"], there["table_batches"], there["ended"]["calls"]) == (5, None, 1)
 
 

@@ -192,15 +192,6 @@ def mixer(path: str) -> None:
     _become(path, "mixer", "mixer", "log")
 
 
-@cli.command(hidden=True)
-@click.option("-c", "--config", "path", required=True, metavar="FILE")
-@click.pass_context
-def run(context: click.Context, path: str) -> None:
-    """The former name of `shunt agent`, for one release."""
-    click.echo("shunt: `shunt run` is now `shunt agent`; REST API and records are in `shunt operator`, a builtin_relay in `shunt relay`: start them too", err=True)
-    context.invoke(agent, path=path)
-
-
 def _calls_up(config: Config | None) -> str:
     """Returns the number of calls that this host's operator daemon reports."""
     from shunt.cli.client import Client

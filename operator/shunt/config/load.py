@@ -8,7 +8,6 @@ exponentially), so are tags, duplicate keys and documents after the first.
 from __future__ import annotations
 
 import difflib
-import logging
 import os
 import re
 import socket
@@ -21,11 +20,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from shunt.config.model import Api, Config, dotted
-from shunt.config.renamed import rename
 from shunt.config.section import Location
 from shunt.errors import cause
-
-log = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 20
 _MAX_DEPTH = 32
@@ -159,10 +155,6 @@ def _checked(text: str, file: str) -> tuple[Config, _Positions]:
         raise ConfigError(file, [Problem(1, 1, (), "the file is empty; it needs at least relays or builtin_relay")])
     if not isinstance(data, dict):
         raise ConfigError(file, [Problem(*positions.nearest(()), (), "the file is not a mapping of keys such as relays:")])
-    for former, present in rename(data):
-        line, column = positions.nearest(former, key=True)
-        positions.values[present] = positions.nearest(former)
-        log.warning("%s:%d:%d: %s is now called %s; the next release removes the former name", file, line, column, dotted(former), dotted(present))
     empty = _empty_sections(data, positions)
     problems = positions.problems + empty
     try:

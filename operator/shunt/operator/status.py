@@ -13,9 +13,7 @@ from typing import Any
 from shunt.calls.kinds import State
 from shunt.calls.reasons import NO_DATA_PLANE
 
-# The REST API's names of counters that the admin API's status has under another one.
 _OLD_S = 10.0  # the agent reads the data plane's counters every two seconds
-_LIMITS = {"tasks_restarted": "background_task_failures", "ports_held": "ports_clashed", "ports_refused": "ports_clashed_refused"}
 
 
 def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> dict[str, Any]:
@@ -43,15 +41,12 @@ def status_view(status: Mapping[str, Any], age_s: float, error: str | None) -> d
         "sip_trace": None if hep is None else dict(hep),
         "media_timeouts": status["media_timeouts"],
         "source_mismatches": status["source_mismatches"],
-        # Former names, for one release.
-        "strays_ignored": status["source_mismatches"],
-        "sightings": None if hep is None else {"byes": hep["byes"], "messages": hep["messages"], "refused": hep["blocked"], "malformed": hep["malformed"]},
         "journal_failures": None if journal is None else journal["failures"],
         "journal_pending": None if journal is None else journal["pending"],
         "calls_to_read": status["calls_to_restore"],
         "table_reconciled": bool(status["data_plane"] and status["data_plane"]["reconciled"]) if fresh else None,
         "drain": drain_view(status["drain"]),
-        "limits": dict(status["limits"]) | {name: status["limits"][theirs] for theirs, name in _LIMITS.items() if theirs in status["limits"]},
+        "limits": dict(status["limits"]),
         "table_batches": None if (writes := status["table_writes"]) is None else dict(writes),
     }
 
