@@ -1,4 +1,4 @@
-//! Sources that are not latched, and how far each has shown continuity.
+//! Tracks sources that are not latched, and how much continuity each has shown.
 
 use crate::holder::Holder;
 use crate::names::Rank;
@@ -8,8 +8,8 @@ use crate::verdict::{Component, Packet};
 use shunt_net::Endpoint;
 use std::time::Duration;
 
-/// Scores that tell a call from a scanner. A candidate with the first score sends at a call's rate; rivals below the second score are
-/// scanners. A rate above a call's gives no better claim.
+/// Scores that separate a call from a scanner. A candidate above the first score sends at a call's rate, and rivals below the second score
+/// are scanners. A rate above a call's does not strengthen the claim.
 const LIVELY_SCORE: f32 = 15.0;
 const RARE_SCORE: f32 = 6.0;
 /// Half-life of a packet's weight in the score.
@@ -52,8 +52,8 @@ impl Candidate {
         }
     }
 
-    /// Makes a candidate of a formerly latched source, with a run that is long enough. `last`: time of its last packet. `hold`: how long it
-    /// stays a rival after that.
+    /// Makes a candidate of a formerly latched source, with a run of sufficient length. `last`: time of its last packet. `hold`: how long
+    /// it then stays a rival.
     pub(crate) fn former_holder(holder: &Holder, last: Time, hold: Option<Duration>, policy: &Policy) -> Self {
         let sequence = holder.media.map_or(0, |media| media.sequence);
         let run = (holder.interval() * policy.packets).max(policy.guard);
@@ -137,7 +137,7 @@ impl Candidate {
             && now.since(self.last) < self.hold.unwrap_or(policy.contest_hold)
     }
 
-    /// Returns whether the source counts beside one at another address: it has just sent a packet, or more packets than a scanner sends.
+    /// Returns whether the source counts beside one at another address: it has just sent a packet, or it sends more packets than a scanner.
     fn is_beside(&self, policy: &Policy, now: Time) -> bool {
         now.since(self.last) < policy.silence || (self.count >= policy.rival_packets && now.since(self.last) < policy.contest_hold)
     }

@@ -25,7 +25,7 @@ pub struct Former {
 pub(crate) struct KeptOut {
     former: Former,
     until: Time,
-    /// Another source with the same SSRC has a stream of its own, so only the former source itself is kept out.
+    /// Another source with the same SSRC has its own stream, so only the former source is kept out.
     own_source_alone: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct KeptOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kinship {
     GoesOn,
-    /// The SSRC is the same, but the stream is the new call's, for example a replayed recording.
+    /// The SSRC is the same, but the stream belongs to the new call, for example a replayed recording.
     Anew,
     None,
 }
@@ -58,7 +58,7 @@ impl KeptOut {
         now >= self.until
     }
 
-    /// Returns whether a packet continues the former stream, and whether the stream need not be kept out any more. Records the packet.
+    /// Returns whether a packet continues the former stream, and whether the stream no longer needs to be kept out. Records the packet.
     pub(crate) fn goes_on(&mut self, policy: &Policy, component: Component, packet: &Packet, named: Named) -> (bool, bool) {
         let own = packet.source == self.former.source;
         if self.own_source_alone && !own {

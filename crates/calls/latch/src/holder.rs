@@ -101,7 +101,7 @@ impl Holder {
         self.measured = true;
     }
 
-    /// Takes the packet interval of the source's run as a candidate.
+    /// Takes the packet interval that the source had as a candidate.
     pub(crate) fn sends_each(&mut self, interval: Duration) {
         if interval > MEASURED {
             self.measure(interval.as_secs_f32().recip());
@@ -118,12 +118,12 @@ impl Holder {
         least.max(PAUSE * self.interval())
     }
 
-    /// Returns the shorter pause for cases in which a mistake costs nothing, because the relay then gets both sources.
+    /// Returns the shorter pause, for cases in which a mistake costs nothing because the relay then gets both sources.
     pub(crate) fn short_patience(&self, least: Duration) -> Duration {
         least.max(SHORT_PAUSE * self.interval())
     }
 
-    /// Returns whether the source has sent only single packets here since it was latched, although it had time for a run.
+    /// Returns whether the source has sent only single packets since it was latched, although it had time for a run.
     pub(crate) fn has_only_touched(&self, policy: &Policy, now: Time) -> bool {
         !self.steady && self.since.is_some_and(|since| now.since(since) > policy.max_gap)
     }

@@ -20,8 +20,8 @@ const ROAMING: Duration = Duration::from_secs(5);
 const UNSTABLE: Duration = Duration::from_secs(30);
 
 impl Latch {
-    /// Judges one packet. `facts`: the time of the latched source's last packet, from a caller that sees all its packets and reports them
-    /// by [`Latch::sync`]; `None` if they are not seen here.
+    /// Judges one packet. `facts`: the time of the latched source's last packet, if the caller sees all its packets and reports them by
+    /// [`Latch::sync`]; otherwise `None`.
     pub fn observe(&mut self, policy: &Policy, parties: &Parties, scanners: &Scanners, packet: &Packet, facts: Option<Facts>) -> Verdict {
         let (now, source) = (packet.at, packet.source);
         if self.asymmetric {
@@ -64,7 +64,7 @@ impl Latch {
             Some(before) if now >= before.until => {
                 let holder = before.holder.as_ref().filter(|_| self.holder.is_none());
                 if let Some(holder) = holder {
-                    // Signalling moved the party but its media stayed, so the source need not show continuity again.
+                    // Signalling moved the party but its media stayed, so the source does not have to show continuity again.
                     let goes_on = Candidate::former_holder(holder, now, None, policy);
                     self.candidates.get_or_insert_default().add(policy, goes_on);
                 }
@@ -76,7 +76,7 @@ impl Latch {
         }
     }
 
-    /// Returns whether a packet is of the latched, unstable source, and then records its new address.
+    /// Returns whether a packet comes from the latched, unstable source, and if so records its new address.
     fn roams(&mut self, packet: &Packet) -> bool {
         let unstable = self.is_unstable(packet.at);
         let Some(holder) = self.holder.as_mut().filter(|_| unstable) else {
@@ -179,7 +179,7 @@ impl Latch {
         self.decide(policy, now, &candidate, facts, facts.is_some())
     }
 
-    /// Judges a packet of the source before a rebinding: it has moved back, or it has never left.
+    /// Judges a packet of the source before a rebinding. The source has moved back, or it never moved.
     fn come_back(&mut self, policy: &Policy, packet: &Packet, rank: Rank, facts: Option<Facts>) -> Option<Verdict> {
         let (holder, media) = (self.holder.as_ref()?, packet.media?);
         let previous = holder.previous.as_deref()?;
@@ -195,7 +195,7 @@ impl Latch {
         if !both_send {
             return None;
         }
-        // Both sources send the same numbers, so one injects. It is not the source that was there before.
+        // Both sources send the same numbers, so one of them injects: the one that was not there before.
         let overlap = holder
             .media
             .is_some_and(|newer| sequence::distance(media.sequence, newer.sequence) <= 0);
@@ -278,7 +278,7 @@ impl Latch {
     }
 
     /// Detects an unstable source, which moves twice in a few seconds or with each packet: its stream comes from several other sources, or
-    /// from another one just after a rebinding.
+    /// from another source just after a rebinding.
     fn decide_roaming(&mut self, policy: &Policy, now: Time, challenger: &Candidate, facts: Option<Facts>) -> Option<Verdict> {
         let holder = self.holder.as_ref().filter(|_| self.component == Component::Rtp)?;
         let ssrc = holder.media.map(|media| media.ssrc);

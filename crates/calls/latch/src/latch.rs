@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) struct Quarantined {
     pub(crate) source: Endpoint,
     pub(crate) until: Time,
-    /// The latched state before signalling moved the party, because the source may still be the party's. `None`: the source injected
+    /// The latched state before signalling moved the party, because the source may still belong to the party. `None`: the source injected
     /// packets.
     pub(crate) holder: Option<Holder>,
 }
@@ -38,11 +38,11 @@ pub struct Latch {
     pub(crate) quarantined: Option<Box<Quarantined>>,
     pub(crate) former: Option<Box<KeptOut>>,
     pub(crate) touches: Touches,
-    /// Rebindings are slow until then, because one was an injection.
+    /// Until this time rebindings need a longer silence, because one was an injection.
     pub(crate) slow_until: Option<Time>,
     /// Time of the last rebinding.
     pub(crate) moved: Option<Time>,
-    /// The source is unstable until then, and is not latched for good.
+    /// Until this time the source is unstable and is latched only tentatively.
     pub(crate) unstable_until: Option<Time>,
 }
 

@@ -1,4 +1,4 @@
-//! Detects scanners by the ports that they touch: a source that sends to many relay ports without a call is no phone, from whatever
+//! Detects scanners by the ports that they touch. A source that sends to many relay ports without a call is not a phone, whatever its
 //! address.
 //!
 //! The two judgements have different consequences. A source or an address that misses many ports can no longer show continuity. Blocking a
@@ -17,13 +17,13 @@ const MISSED: usize = 40;
 /// Most ports of calls that one source may touch within [`WINDOW`]. No phone sends one stream to several.
 const TOUCHED: usize = 3;
 const WINDOW: Duration = Duration::from_secs(5);
-/// How long a scanner stays one.
+/// How long a source counts as a scanner.
 const HOLD: Duration = Duration::from_secs(30);
 const MOST_SOURCES: usize = 20_000;
 /// Minimum observation of a port before its lack of a stream is evidence.
 const TOUCH: Duration = Duration::from_secs(2);
-/// Packets within that time that are a stream. The number is low because learn notices are limited: of some thousand streams from one
-/// address, each shows this many.
+/// Packets within [`TOUCH`] that make a stream. The number is low because learn notices are rate-limited: with thousands of streams from
+/// one address, each shows only this many.
 const STREAM_PACKETS: u32 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MOST_SWEEPS: usize = 200;

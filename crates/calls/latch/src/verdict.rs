@@ -11,7 +11,7 @@ pub enum Component {
     Rtcp,
 }
 
-/// A packet at the stream's port, from a source that is not known to be the latched one.
+/// A packet at the stream's port, from a source that may not be the latched one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     pub at: Time,
@@ -34,9 +34,9 @@ pub struct Facts {
 pub enum Verdict {
     /// The source is latched from now on.
     Latched,
-    /// The same after a NAT rebinding: the same SSRC continues from this source.
+    /// The source is latched after a NAT rebinding: the same SSRC continues from this source.
     Moved,
-    /// The same after an injection that looked like a rebinding: the former source still sends.
+    /// The former source is latched again, because an injection looked like a rebinding and the former source still sends.
     Restored,
     /// The source is latched already.
     Known,
@@ -66,7 +66,7 @@ pub enum Ignored {
 }
 
 impl Verdict {
-    /// Returns whether the packet's source is the stream's now.
+    /// Returns whether the packet's source is now the stream's latched source.
     #[must_use]
     pub fn is_held(self) -> bool {
         matches!(self, Self::Latched | Self::Moved | Self::Restored | Self::Known)
