@@ -1,14 +1,14 @@
-//! Sums of what rows of the data plane have counted for a leg.
+//! Sums of the data plane's counters for one leg.
 
 use serde::{Deserialize, Serialize};
 use shunt_admin_model::Usage;
 use shunt_calls::Counters;
 
-/// What rows that are out have counted for a leg.
+/// Counters of removed rows, summed for one leg.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Account {
     usage: Usage,
-    /// No reading is lost.
+    /// Whether every reading is included.
     complete: bool,
 }
 
@@ -22,7 +22,7 @@ impl Default for Account {
 }
 
 impl Account {
-    /// Add what a row has counted; `None`: nobody knows.
+    /// Adds the counters of a row; `None` marks the sums as incomplete.
     pub fn add(&mut self, counted: Option<Counters>) {
         let Some(counted) = counted else {
             self.complete = false;
@@ -47,14 +47,14 @@ impl Account {
         usage.duplicates += counted.duplicates.unwrap_or(0);
     }
 
-    /// The sums; `None` where a reading is lost.
+    /// Returns the sums; `None` if a reading is missing.
     #[must_use]
     pub fn told(&self) -> Option<Usage> {
         self.complete.then_some(self.usage)
     }
 }
 
-/// What was counted after `base`; all of it where the row counts anew.
+/// Returns the counts since `base`, or the full counts if the row's counters have restarted.
 #[must_use]
 pub fn since(now: Counters, base: Option<&Counters>) -> Counters {
     let Some(base) = base.filter(|base| base.packets <= now.packets) else {
@@ -72,7 +72,7 @@ pub fn since(now: Counters, base: Option<&Counters>) -> Counters {
     }
 }
 
-/// The packets of a copy, without what only a stream's reception says.
+/// Returns a copy's counters, without the fields that only apply to a stream's reception.
 #[must_use]
 pub fn plain(counted: Counters) -> Counters {
     Counters {

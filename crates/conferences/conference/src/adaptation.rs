@@ -1,8 +1,9 @@
-//! What receivers report of their downlinks, and what follows: how much each gets of whom, and which of them each sender hears.
+//! Turns receivers' feedback about their downlinks into decisions: which layers each receiver gets of each sender, and which receiver's
+//! feedback each sender gets.
 //!
-//! Estimates (REMB) and reports (RR, and the report blocks of an SR) are taken apart by the senders that they are about. Of all receivers a
-//! sender hears one, the best downlink; what the others cannot take is left out for them in the data plane. TWCC is not passed on: its numbers
-//! count all packets of one transport, and a receiver's transport carries several senders.
+//! Estimates (REMB) and reports (RR, and the report blocks of an SR) are split by the senders that they concern. A sender gets the feedback
+//! of only one receiver, the one with the best downlink; the data plane drops layers for the other receivers. TWCC is not forwarded,
+//! because its sequence numbers count all packets of one transport, and a receiver's transport carries several senders.
 
 use crate::best_downlink::BestDownlink;
 use crate::downlink::{BEYOND, Climb, LossBound, STALE, Weights};
@@ -15,9 +16,9 @@ use shunt_rtp::rtcp::{Kind, Report, receiver_report, remb, walk};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// In whose name the agent asks for key frames, and passes reports on.
+/// SSRC under which the agent requests key frames and forwards reports.
 pub const OWN_SSRC: u32 = 1;
-/// Audio has reports alone, some seconds apart.
+/// Receivers of audio send only reports, some seconds apart.
 const STALE_AUDIO: Duration = Duration::from_secs(20);
 
 /// A medium of a conference.
@@ -28,22 +29,22 @@ pub enum Medium {
     Screen,
 }
 
-/// What is known of the streams of one conference.
+/// Facts about the streams of one conference.
 pub trait Streams {
-    /// bit/s that each level of a sender's medium needs, lowest first, all that lies below included; empty: not known yet.
+    /// Returns the bit/s that each level of a sender's medium needs, lowest first, including all lower levels; empty if not known yet.
     fn rates(&self, sender: &Name, medium: Medium) -> &[f64];
-    /// The level in force for a receiver.
+    /// Returns the level in force for a receiver.
     fn level(&self, sender: &Name, medium: Medium, receiver: &Name) -> Option<usize>;
-    /// Whether a receiver can take up higher layers of this medium with a key frame only.
+    /// Returns whether a receiver needs a key frame to start decoding higher layers of this medium.
     fn needs_key_frame(&self, sender: &Name, medium: Medium) -> bool;
 }
 
-/// What is to be done.
+/// Actions for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// RTCP for a sender, in the agent's name.
+    /// Send RTCP to a sender, under the agent's SSRC.
     Forward { sender: Name, medium: Medium, packet: Vec<u8> },
-    /// A receiver gets so many layers of a sender from now on; 0: none.
+    /// From now on the receiver gets this many layers of the sender; 0: none.
     Level {
         sender: Name,
         medium: Medium,
@@ -52,27 +53,27 @@ pub enum Decision {
         level: usize,
         estimate: f64,
     },
-    /// The sender is to be asked for a key frame.
+    /// Ask the sender for a key frame.
     KeyFrame { sender: Name, medium: Medium },
-    /// A sender hears another receiver from now on.
+    /// The sender gets another receiver's feedback from now on.
     Downlink {
         sender: Name,
         medium: Medium,
         receiver: Option<Name>,
         before: Option<Name>,
     },
-    /// What the policy decided from, where [`Adaptation::observed`] is set.
+    /// Input of the policy, where [`Adaptation::observed`] is set.
     Estimated {
         sender: Name,
         medium: Medium,
         receiver: Name,
-        /// The receiver's share for this sender, and its latest estimate of all, bit/s.
+        /// The receiver's share for this sender, and its latest total estimate, bit/s.
         estimate: f64,
         remb: Option<f64>,
         /// Share of this sender's packets, 0 to 1.
         lost: Option<f64>,
     },
-    /// The policy answered what is no level; nothing has changed.
+    /// The policy returned an invalid level; nothing has changed.
     PolicyFailed { sender: Name, receiver: Name, reason: String },
 }
 
@@ -82,9 +83,9 @@ struct Transport {
     estimate: Option<(f64, Time)>,
     bound: LossBound,
     climb: Climb,
-    /// The senders that its last REMB was about.
+    /// The senders that the last REMB named.
     named: Vec<Name>,
-    /// What was said with it: bit/s from which on a sender is of use, since the receiver's side leaves the rest out itself.
+    /// Set with the last REMB: the lowest bit/s at which a sender is useful, because the receiver's side drops anything below.
     least: Vec<(Name, f64)>,
 }
 
@@ -102,7 +103,7 @@ pub struct Adaptation {
     pub estimates: u64,
     pub reports: u64,
     pub twcc_refused: u64,
-    /// Somebody wants to see every estimate.
+    /// An external policy follows every estimate.
     pub observed: bool,
 }
 
@@ -111,14 +112,14 @@ pub struct Adaptation {
 pub struct Feedback<'a> {
     pub receiver: &'a Name,
     pub medium: Medium,
-    /// Which of its transports for the medium.
+    /// Index of the transport for the medium.
     pub transport: u8,
-    /// Whose each SSRC is that it gets on this transport.
+    /// The sender of each SSRC on this transport.
     pub streams: &'a [(u32, Name)],
     pub packet: &'a [u8],
 }
 
-/// What one compound says.
+/// Contents of one compound packet.
 #[derive(Debug, Default)]
 struct Said {
     bitrate: Option<u64>,
@@ -128,22 +129,22 @@ struct Said {
 }
 
 impl Adaptation {
-    /// What a receiver's estimates and losses leave for a sender, smoothed, bit/s.
+    /// Returns the smoothed share that a receiver's estimates and losses leave for a sender, bit/s.
     #[must_use]
     pub fn estimate(&self, sender: &Name, medium: Medium, receiver: &str) -> Option<f64> {
         self.senders.get(&(sender.clone(), medium))?.best.as_ref()?.average(receiver)
     }
 
-    /// The receiver whose reports and estimates a sender gets.
+    /// Returns the receiver whose reports and estimates a sender gets.
     #[must_use]
     pub fn reported(&self, sender: &Name, medium: Medium) -> Option<&Name> {
         self.senders.get(&(sender.clone(), medium))?.best.as_ref()?.chosen()
     }
 
-    /// Take a receiver's compound in.
+    /// Processes a compound packet of a receiver.
     ///
     /// # Errors
-    /// It is malformed; what came before the fault is not used either.
+    /// The packet is malformed; no part of it is used.
     pub fn take(
         &mut self,
         feedback: &Feedback,
@@ -186,7 +187,8 @@ impl Adaptation {
         let estimated = transport.estimate.is_some_and(|(_, at)| now.since(at) <= STALE);
         let least = transport.least.clone();
         let shares = carried.map(|carried| weights.split(carried)).unwrap_or_default();
-        // A sender hears of a first estimate as it is, as in a call of two. Later ones do not make it send less because others have joined.
+        // The first estimate goes to the sender unchanged, as in a two-party call. Later estimates must not make the sender reduce its rate
+        // because other senders have joined.
         let raw = said.bitrate.map(|bitrate| bitrate as f64).filter(|_| transport.climb.is_first());
         let told = match (raw, carried) {
             (Some(raw), Some(carried)) => weights.split(raw.min(carried)),
@@ -227,7 +229,7 @@ impl Adaptation {
                     .map(|(ssrc, _)| *ssrc)
                     .take(255)
                     .collect();
-                // A rate that is positive and below 2^64.
+                // The rate is positive and below 2^64.
                 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
                 packet.extend(remb(OWN_SSRC, told.round() as u64, &ssrcs)?);
             }
@@ -265,14 +267,14 @@ impl Adaptation {
             self.twcc_refused += u64::from(item.kind == Kind::Twcc);
         }
         if said.bitrate.is_some() && said.named.is_empty() {
-            // A transport's estimate that names nothing that is sent is about all of it.
+            // An estimate that names none of the transport's streams covers all of them.
             said.named = feedback.streams.iter().map(|(_, sender)| sender.clone()).collect();
         }
         Ok(said)
     }
 
-    /// What an estimate changes for a receiver of one sender; whether this receiver is whom the sender hears. `estimated`: its share is not known
-    /// from losses alone. `least`: the rate from which on it is of use to the receiver, where that is not all of its lowest level.
+    /// Applies an estimate to a receiver of one sender. Returns whether this receiver's feedback goes to the sender. `estimated`: the share
+    /// is known from more than losses. `least`: the lowest rate that is useful to the receiver, if below the rate of the lowest level.
     #[allow(clippy::too_many_arguments)]
     fn judge(
         &mut self,
@@ -290,7 +292,7 @@ impl Adaptation {
         let rates = streams.rates(sender, medium);
         let best = state.best.get_or_insert_with(|| BestDownlink::new(stale));
         let before = best.chosen().cloned();
-        // Of a medium whose rate is not known (audio) a sender hears one receiver all the same, whoever was first.
+        // A sender of a medium with unknown rate (audio) gets the feedback of the first receiver.
         let chosen = best.estimate(receiver, share.unwrap_or(1.0), now);
         if best.chosen() != before.as_ref() {
             decisions.push(Decision::Downlink {
@@ -301,12 +303,12 @@ impl Adaptation {
             });
         }
         let level = streams.level(sender, medium, receiver);
-        // What has no layers goes or does not. Whom its sender hears the sender itself sees to.
+        // A stream without layers is sent or paused. The sender itself adapts to the receiver whose feedback it gets.
         let whole = medium != Medium::Audio && rates.len() == 1 && estimated && (!chosen || level == Some(0));
         if let (Some(bitrate), true) = (share, rates.len() > 1 || whole) {
             let level = level.unwrap_or(rates.len());
             let pair = state.pairs.entry(receiver.clone()).or_insert_with(|| Pair::new(level));
-            // An operator may have set another.
+            // An operator may have set another level.
             pair.level = level;
             let mut needed = rates.to_vec();
             if let (Some(lowest), Some(least)) = (needed.first_mut(), least) {
@@ -330,7 +332,7 @@ impl Adaptation {
         chosen
     }
 
-    /// Paused streams whose receivers have sent no estimate for a while are tried again; call it every second or so.
+    /// Retries paused streams whose receivers have recently sent no estimate. Call it about once a second.
     pub fn tick(&mut self, streams: &dyn Streams, now: Time) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for ((sender, medium), state) in &mut self.senders {
@@ -354,7 +356,7 @@ impl Adaptation {
         decisions
     }
 
-    /// A participant is gone, as a sender and as a receiver.
+    /// Removes a participant, as sender and as receiver.
     pub fn leave(&mut self, participant: &Name, now: Time) {
         self.transports.retain(|(receiver, ..), _| receiver != participant);
         self.senders.retain(|(sender, _), _| sender != participant);
@@ -367,7 +369,7 @@ impl Adaptation {
     }
 }
 
-/// A level as decision: all of a stream without layers counts as all targets of one with layers.
+/// Converts a level into decode targets: all of a stream without layers counts as all targets of a stream with layers.
 fn of_targets(level: usize, rates: &[f64]) -> usize {
     if level >= rates.len() && level > 0 { TARGETS } else { level }
 }
@@ -397,7 +399,7 @@ fn changed(
     }
 }
 
-/// bit/s that a receiver gets of a sender's medium now; 0: not known, or paused.
+/// Returns the bit/s of a sender's medium that a receiver gets now; 0 if unknown or paused.
 fn sent_now(streams: &dyn Streams, sender: &Name, medium: Medium, receiver: &Name) -> f64 {
     let rates = streams.rates(sender, medium);
     let level = streams.level(sender, medium, receiver).unwrap_or(rates.len()).min(rates.len());
@@ -405,7 +407,7 @@ fn sent_now(streams: &dyn Streams, sender: &Name, medium: Medium, receiver: &Nam
 }
 
 impl Transport {
-    /// bit/s that a receiver's downlink has for a medium of senders of whom it gets `total` now; `None`: nothing is known.
+    /// Returns the bit/s that a receiver's downlink can carry for a medium, given the `total` that its senders now use; `None` if unknown.
     fn carries(&mut self, total: f64, now: Time) -> Option<f64> {
         match self.estimate {
             Some((bitrate, at)) if now.since(at) <= STALE => {

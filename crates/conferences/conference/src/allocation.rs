@@ -1,10 +1,11 @@
-//! The numbers of one replication engine, given and taken back: trees, nodes, streams, RIDs, exclusion sets. Knows no order of writes.
+//! Allocates the numbers of one replication engine: trees, nodes, streams, RIDs and exclusion sets. The order of writes is decided
+//! elsewhere.
 
 use crate::tables::{Limits, Name, Row, Source};
 use crate::trees::LayoutError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Numbers from `first` to `limit - 1`; freed ones are given again first.
+/// Numbers from `first` to `limit - 1`. Freed numbers are reused first.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     what: &'static str,
@@ -27,7 +28,7 @@ impl Numbers {
     }
 
     /// # Errors
-    /// All are taken.
+    /// All numbers are in use.
     pub fn take(&mut self) -> Result<u32, LayoutError> {
         if let Some(number) = self.freed.pop() {
             return Ok(number);
@@ -44,7 +45,7 @@ impl Numbers {
         self.freed.push(number);
     }
 
-    /// Numbers that somebody else has taken.
+    /// Marks numbers that are in use elsewhere.
     pub fn reserve(&mut self, used: &BTreeSet<u32>) {
         let Some(last) = used.last().copied().filter(|last| *last >= self.next) else {
             return;
@@ -53,7 +54,7 @@ impl Numbers {
         self.next = last.saturating_add(1);
     }
 
-    /// How many more can be taken.
+    /// Returns how many numbers are free.
     #[must_use]
     pub fn room(&self) -> usize {
         self.freed.len() + self.limit.saturating_sub(self.next) as usize
@@ -74,7 +75,7 @@ pub(crate) struct Slot {
 struct Halves {
     qualities: u32,
     blocks: Numbers,
-    /// By size of the set: bases of which each half is free.
+    /// By size of the set: bases whose half is free, for each half.
     free: BTreeMap<u32, [BTreeSet<u32>; 2]>,
     used: HashMap<u32, u32>,
 }
@@ -85,7 +86,7 @@ impl Halves {
         (first..first + self.qualities).step_by(trees as usize)
     }
 
-    /// Half of a set; the one asked for where there is a choice, otherwise the one of which more are free.
+    /// Allocates half of a set: the preferred half if it is free, otherwise the half with more free sets.
     fn take(&mut self, trees: u32, prefer: Option<usize>) -> Result<Slot, LayoutError> {
         let free = self.free.entry(trees).or_default();
         let mut half = prefer.unwrap_or(usize::from(free[1].len() > free[0].len())) & 1;
@@ -118,7 +119,7 @@ impl Halves {
         let used = self.used.entry(block).or_default();
         *used = used.saturating_sub(1);
         if *used == 0 {
-            // All its trees are free: it may become a set of the other size.
+            // All trees of the set are free, so it can become a set of the other size.
             self.used.remove(&block);
             for base in bases {
                 free[0].remove(&base);
@@ -129,7 +130,7 @@ impl Halves {
     }
 }
 
-/// The numbers that a conference's participants and streams keep.
+/// Numbers of a conference's participants and streams.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     indices: HashMap<Name, u32>,
@@ -137,7 +138,7 @@ struct Kept {
     streams: HashMap<Source, u32>,
 }
 
-/// Numbers that rows found in a data plane have.
+/// Numbers used by rows found in a data plane.
 #[derive(Clone, Debug, Default)]
 pub struct Reserved {
     blocks: BTreeSet<u32>,
@@ -177,7 +178,7 @@ impl Room {
         }
     }
 
-    /// A participant's number within its conference, until forgotten.
+    /// Returns a participant's number within its conference. It stays the same until [`Room::forget`].
     pub fn index(&mut self, conference: &Name, participant: &Name) -> Result<u32, LayoutError> {
         let kept = self.kept.entry(conference.clone()).or_default();
         if let Some(index) = kept.indices.get(participant) {
@@ -201,7 +202,7 @@ impl Room {
         Ok(2 * self.index(conference, participant)? + half as u32 + 1)
     }
 
-    /// A stream's number, until forgotten.
+    /// Returns a stream's number. It stays the same until [`Room::forget`].
     pub fn stream(&mut self, source: &Source) -> Result<u32, LayoutError> {
         let kept = self.kept.entry(source.conference.clone()).or_default();
         if let Some(number) = kept.streams.get(source) {
@@ -212,7 +213,7 @@ impl Room {
         Ok(number)
     }
 
-    /// Take back what is not of these participants and streams of a conference.
+    /// Frees the numbers of a conference's other participants and streams.
     pub fn forget(&mut self, conference: &Name, participants: &BTreeSet<Name>) {
         let Some(kept) = self.kept.get_mut(conference) else { return };
         let mut gone: Vec<u32> = Vec::new();
@@ -236,7 +237,7 @@ impl Room {
         }
     }
 
-    /// The L2 XID that excludes this port. Each call counts as one user.
+    /// Returns the L2 XID that excludes this port. Each call adds a user.
     pub fn exclusion(&mut self, port: u32) -> Result<u32, LayoutError> {
         if let Some((xid, users)) = self.xid_of.get_mut(&port) {
             *users += 1;
@@ -247,7 +248,7 @@ impl Room {
         Ok(xid)
     }
 
-    /// One user less; the XID when its row may go.
+    /// Removes a user. Returns the XID if its row is no longer needed.
     pub fn drop_exclusion(&mut self, port: u32) -> Option<u32> {
         let (xid, users) = self.xid_of.get_mut(&port)?;
         *users -= 1;
@@ -260,7 +261,7 @@ impl Room {
         Some(xid)
     }
 
-    /// Leave alone what stands in a data plane, until it is given back.
+    /// Reserves the numbers of rows found in a data plane, until they are given back.
     pub fn reserve<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) -> Reserved {
         let mut found = Reserved::default();
         for row in rows {

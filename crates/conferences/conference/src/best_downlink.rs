@@ -1,7 +1,7 @@
-//! Which receiver's estimate a sender hears: the best downlink (Scallop, section 5.3).
+//! Selects the receiver whose estimate is forwarded to a sender: the best downlink (Scallop, section 5.3).
 //!
-//! A sender obeys the last estimate it hears (browsers do), so it must hear of one downlink only: the best, because layers are dropped for
-//! the others.
+//! Browsers obey the last estimate that they receive. A sender must therefore get the estimates of only one downlink, the best one; the
+//! data plane drops layers for the other receivers.
 
 use crate::tables::Name;
 use shunt_latch::Time;
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// Weight of a new estimate in the EWMA.
 const SMOOTHING: f64 = 0.3;
-/// Another downlink has to be better by this much,
+/// Factor by which another downlink must be better.
 const LEAD: f64 = 1.1;
-/// and for this long.
+/// How long another downlink must stay better.
 const HOLD: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
@@ -21,16 +21,16 @@ struct Downlink {
     updated: Time,
 }
 
-/// For one sender: which receiver's estimate goes on to it.
+/// Selects the receiver whose estimates are forwarded to one sender.
 ///
-/// Each receiver's estimates are smoothed (EWMA). The chosen one stays until another's average has been better for two seconds without a
-/// break, until it leaves, or until it has sent no estimate for `stale`.
+/// Each receiver's estimates are smoothed (EWMA). The selected receiver stays until another one's average has been higher for two seconds
+/// without interruption, until it leaves, or until it has sent no estimate for `stale`.
 #[derive(Clone, Debug)]
 pub struct BestDownlink {
     stale: Duration,
     downlinks: Vec<Downlink>,
     chosen: Option<Name>,
-    /// Who is better than the chosen one, and since when.
+    /// The receiver that is better than the selected one, and since when.
     leading: Option<(Name, Time)>,
 }
 
@@ -50,13 +50,13 @@ impl BestDownlink {
         self.chosen.as_ref()
     }
 
-    /// A receiver's smoothed estimate, bit/s.
+    /// Returns a receiver's smoothed estimate, bit/s.
     #[must_use]
     pub fn average(&self, receiver: &str) -> Option<f64> {
         self.downlinks.iter().find(|one| &*one.receiver == receiver).map(|one| one.average)
     }
 
-    /// Take a receiver's estimate in (bit/s); whether it goes on to the sender.
+    /// Records a receiver's estimate (bit/s). Returns whether to forward it to the sender.
     pub fn estimate(&mut self, receiver: &Name, bitrate: f64, now: Time) -> bool {
         match self.downlinks.iter_mut().find(|one| one.receiver == *receiver) {
             Some(one) => {
@@ -78,7 +78,7 @@ impl BestDownlink {
         self.chosen.as_ref() == Some(receiver)
     }
 
-    /// A receiver is gone: at once, not when its estimates are stale.
+    /// Removes a receiver at once, without waiting until its estimates are stale.
     pub fn leave(&mut self, receiver: &str, now: Time) {
         self.downlinks.retain(|one| &*one.receiver != receiver);
         if self.chosen.as_deref() == Some(receiver) {

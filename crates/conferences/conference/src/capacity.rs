@@ -1,7 +1,7 @@
-//! How many conferences fit, by design and by what runs out first (Scallop, section 6.1 and figure 17).
+//! Computes how many conferences fit, by design, and which limit applies first (Scallop, section 6.1 and figure 17).
 //!
-//! The paper's figures are of a Tofino 2 of 12.8 Tbit/s: 533K two-party conferences, 128K NRA, 42.7K RA-R, 4.3K RA-SR with ten participants
-//! who all send. The last three are trees (the paper counts K = 1024 there); 12.8 Tbit/s over 24 Mbit/s is 533,333.
+//! The paper's figures are for a Tofino 2 of 12.8 Tbit/s: 533K two-party conferences, 128K NRA, 42.7K RA-R, and 4.3K RA-SR with ten sending
+//! participants. Trees limit the last three (the paper uses K = 1024 there). The first is 12.8 Tbit/s divided by 24 Mbit/s, 533,333.
 
 use crate::tables::Limits;
 use crate::trees::Design;
@@ -10,20 +10,20 @@ use thiserror::Error;
 
 /// Conferences that share a tree.
 const HALVES: u64 = 2;
-/// Rows of `layer` of a stream with layers: three places of Chromium's VP8 structure, the largest that browsers send.
+/// Rows of `layer` for a layered stream: three places of Chromium's VP8 structure, the largest that browsers send.
 pub const LAYER_ROWS: u64 = 21;
 
-/// What each conference is like.
+/// Properties of each conference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub participants: u64,
     /// `None`: all.
     pub senders: Option<u64>,
-    /// Streams with layers of each sender.
+    /// Layered streams of each sender.
     pub layered: u64,
     /// Streams of each sender.
     pub streams: u64,
-    /// Receivers below the top quality; `None`: all.
+    /// Receivers below the highest quality; `None`: all.
     pub adapted: Option<u64>,
     /// bit/s of all streams of one sender.
     pub rate: f64,
@@ -42,7 +42,7 @@ impl Default for Load {
     }
 }
 
-/// Rows of a data plane's tables; `None`: more than anybody asks for.
+/// Rows of a data plane's tables; `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     pub conference: Option<u64>,
@@ -55,7 +55,7 @@ pub struct Tables {
 #[derive(Clone, Copy, Debug)]
 pub struct Plane {
     pub limits: Limits,
-    /// Trees of a set.
+    /// Trees of a set, one for each quality.
     pub qualities: u64,
     /// bit/s.
     pub line_rate: f64,
@@ -73,7 +73,7 @@ impl Default for Plane {
     }
 }
 
-/// How many fit, and what each limit alone would allow.
+/// The number of conferences that fit, and the number that each limit alone would allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub conferences: u64,
@@ -89,10 +89,10 @@ pub enum NoSuchLoad {
     Rids { rids: u64, participants: u64 },
 }
 
-/// How many such conferences fit.
+/// Returns how many such conferences fit.
 ///
 /// # Errors
-/// There can be no such conference.
+/// No such conference can exist.
 pub fn capacity(design: Design, load: &Load, plane: &Plane) -> Result<Capacity, NoSuchLoad> {
     let people = if design == Design::TwoParty { 2 } else { load.participants };
     let senders = load.senders.unwrap_or(people).min(people);
@@ -100,7 +100,7 @@ pub fn capacity(design: Design, load: &Load, plane: &Plane) -> Result<Capacity, 
         return Err(NoSuchLoad::Nobody);
     }
     let per_conference = (senders * (people - 1)) as f64 * load.rate;
-    // Not negative, and a rate that overflows is more than anything.
+    // The value is not negative, and an overflowing rate is unlimited.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let mut allowed = BTreeMap::from([("line rate", (plane.line_rate / per_conference) as u64)]);
     if design != Design::TwoParty {
@@ -142,7 +142,7 @@ fn engine(
         allowed.insert("stream numbers", count);
     }
     let adapted = load.adapted.unwrap_or(people).min(people);
-    // Nobody receives himself.
+    // No participant receives its own stream.
     let rewritten = (adapted * senders - adapted.min(senders)) * load.layered;
     if let (true, Some(count)) = (design != Design::Nra, u64::from(limits.sequence_states).checked_div(rewritten)) {
         allowed.insert("rewritten streams", count);

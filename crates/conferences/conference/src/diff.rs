@@ -1,12 +1,12 @@
-//! From what the tables contain to what they should contain, in an order in which no packet is lost or doubled.
+//! Computes the steps from the tables' present contents to the wanted contents, in an order that neither loses nor duplicates packets.
 //!
-//! For a data plane or an agent that comes back: everything is laid out anew beside what was found, under numbers that nothing found has
-//! ([`crate::migration::Allocator::reserve`]), then streams move one by one, and what was found and is not wanted goes last.
+//! Used after a restart of the data plane or the agent. Everything is laid out anew beside the rows found, under unused numbers
+//! ([`crate::migration::Allocator::reserve`]). Then streams move one by one, and unwanted rows are removed last.
 
 use crate::tables::{Row, Value};
 use std::collections::BTreeMap;
 
-/// Where a row stands in the order of writes: what others name comes before them.
+/// Rank of a row in the order of writes: a row comes after the rows that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     Node,
@@ -14,7 +14,7 @@ pub enum Rank {
     Tree,
     Copy,
     Prune,
-    /// From here on a row moves packets.
+    /// Rows from this rank on move packets.
     Stream,
     Relay,
 }
@@ -41,14 +41,14 @@ impl Ranked for Row {
 pub enum Step<K, V> {
     Add(K, V),
     Modify(K, V),
-    /// Of an exclusion set: empty it.
+    /// Delete a row; an exclusion set is emptied instead.
     Delete(K),
-    /// Wait until packets that came in before have left.
+    /// Wait until packets that arrived before have left.
     Drain,
 }
 
 impl<K, V> Step<K, V> {
-    /// The row that it is about.
+    /// Returns the key of the step's row.
     pub fn key(&self) -> Option<&K> {
         match self {
             Self::Add(key, _) | Self::Modify(key, _) | Self::Delete(key) => Some(key),
@@ -57,7 +57,7 @@ impl<K, V> Step<K, V> {
     }
 }
 
-/// The steps from the rows that are written to the wanted ones.
+/// Returns the steps from the written rows to the wanted rows.
 #[must_use]
 pub fn diff<K: Ranked, V: Clone + PartialEq>(wanted: &BTreeMap<K, V>, written: &BTreeMap<K, V>) -> Vec<Step<K, V>> {
     let mut puts: Vec<(Rank, Step<K, V>)> = Vec::new();
@@ -71,7 +71,7 @@ pub fn diff<K: Ranked, V: Clone + PartialEq>(wanted: &BTreeMap<K, V>, written: &
     puts.sort_by_key(|(rank, _)| *rank);
     let gone = written.keys().filter(|key| !wanted.contains_key(key));
     let mut deletes: Vec<(Rank, K)> = gone.map(|key| (key.rank(), key.clone())).collect();
-    // A relay entry has packets before a stream's row has: it goes first, so that the stream's row takes them over.
+    // A relay entry matches before a stream's row. It is deleted first, so that the stream's row takes over its packets.
     deletes.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
     let moving = deletes.iter().take_while(|(rank, _)| *rank >= Rank::Stream).count();
     let freed = deletes.split_off(moving);
@@ -84,5 +84,5 @@ pub fn diff<K: Ranked, V: Clone + PartialEq>(wanted: &BTreeMap<K, V>, written: &
     steps
 }
 
-/// Rows of a plan, as [`diff`] takes them.
+/// Rows of a plan, as input of [`diff`].
 pub type Rows = BTreeMap<Row, Value>;

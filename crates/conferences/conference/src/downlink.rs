@@ -1,31 +1,32 @@
-//! What a receiver's downlink carries: from its estimates (REMB), its reports of loss, and what is sent to it.
+//! Estimates the capacity of a receiver's downlink from its estimates (REMB), its loss reports, and the rate sent to it.
 
 use shunt_latch::Time;
 use std::time::Duration;
 
-/// A receiver without an estimate for so long is out; browsers send an estimate every 0.2 to 1 s.
+/// An estimate older than this is ignored; browsers send one every 0.2 to 1 s.
 pub const STALE: Duration = Duration::from_secs(5);
-/// No estimate says more of a downlink than so many times what is sent.
+/// An estimate proves no more capacity than this multiple of the rate sent.
 pub const BEYOND: f64 = 1.5;
 
-/// Shares of packets.
+/// Shares of lost packets.
 const FEW_LOST: f64 = 0.02;
 const MANY_LOST: f64 = 0.1;
-/// By so much the bound rises with a report of few losses.
+/// Factor by which the bound rises after a report with few losses.
 const BOUND_RISE: f64 = 1.05;
 
-/// What a receiver's reports of loss leave of its downlink (draft-ietf-rmcat-gcc-02, section 6), bit/s.
+/// Bound on a receiver's downlink that follows from its loss reports (draft-ietf-rmcat-gcc-02, section 6), bit/s.
 ///
-/// A receiver's own estimate is of delay alone: loss is for the sender of a call to judge, and in a conference for us.
+/// A receiver's own estimate reflects only delay. In a call the sender evaluates loss; in a conference the agent does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossBound {
-    /// `None`: nothing speaks for a bound.
+    /// `None`: no bound.
     pub bitrate: Option<f64>,
 }
 
 impl LossBound {
-    /// `lost`: share of the packets, 0 to 1; `sent`: bit/s that go to this receiver now. The bound goes when it has climbed beyond anything
-    /// that an estimate says of what is sent. It never falls below what arrives: several reports come before less is sent.
+    /// `lost`: share of the packets, 0 to 1; `sent`: bit/s that go to this receiver now. The bound is removed once it exceeds what an
+    /// estimate can prove at the present rate. It never falls below the rate that arrives, because several reports arrive before the rate
+    /// falls.
     pub fn report(&mut self, lost: f64, sent: f64) {
         if lost > MANY_LOST {
             let bound = self.bitrate.map_or(sent, |bound| bound.min(sent)) * (1.0 - lost / 2.0);
@@ -36,42 +37,42 @@ impl LossBound {
     }
 }
 
-/// By so much more is sent to a receiver: its estimate, made of less, has to climb.
+/// Factor by which the rate sent must grow before the estimate is given time to climb.
 const GROWN: f64 = 1.1;
 const RISE: f64 = 1.05;
 const FALL: f64 = 0.95;
-/// An estimate that falls below this share of what it was counts at once: more than one step of an encoder's burst.
+/// An estimate below this share of its former value counts at once, because it is more than one burst of an encoder.
 const PLUNGE: f64 = 0.7;
-/// A smaller fall has to last: a key frame for somebody who joins makes estimates dip for a moment.
+/// A smaller fall must last this long, because the key frame for a new participant makes estimates dip briefly.
 const FALL_LASTS: Duration = Duration::from_secs(3);
-/// So long an estimate may stand still while it has to climb.
+/// How long an estimate may stand still while it is expected to climb.
 pub const GRACE: Duration = Duration::from_secs(15);
-/// What was sent so long ago counts no longer.
+/// How long a rate sent in the past counts.
 pub const RETRY: Duration = Duration::from_secs(30);
 
-/// Whether a receiver's estimate is below what is sent because it only has to climb yet.
+/// Detects whether a receiver's estimate is below the rate sent only because it is still climbing.
 ///
-/// An estimate ends at about 1.5 times what arrived, and climbs some 8 % a second. So when more is sent, because somebody has joined or is
-/// sent in a higher quality, it says nothing against that for as long as it climbs, or [`GRACE`] without climbing. One that falls does, until
-/// more is sent again.
+/// An estimate is limited to about 1.5 times the rate that arrived, and climbs by about 8 % per second. After the rate sent grows, because
+/// a participant has joined or the quality was raised, the estimate is not a limit while it climbs, or for [`GRACE`] without climbing. A
+/// falling estimate is a limit until the rate sent grows again.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Climb {
-    /// What was sent when it last had grown, bit/s, and when as much was last sent.
+    /// The rate sent when it last grew, bit/s, and when this rate was last sent.
     sent: f64,
     sent_at: Option<Time>,
-    /// The estimate that it must not fall below.
+    /// The estimate must not fall below this value.
     base: f64,
-    /// When it began to climb, or climbed last.
+    /// When the estimate started to climb, or last climbed.
     since: Option<Time>,
     fell_at: Option<Time>,
-    /// The highest estimate of the last [`STALE`]: what is sent is measured later than it arrives.
+    /// The highest estimate of the last [`STALE`], because the rate sent is measured later than it arrives.
     peak: f64,
     peak_at: Option<Time>,
     later: bool,
 }
 
 impl Climb {
-    /// What the receiver's downlink is taken to carry, from its estimate and from what is sent to it (bit/s).
+    /// Returns the assumed capacity of the downlink, from the receiver's estimate and the rate sent to it (bit/s).
     pub fn carries(&mut self, bitrate: f64, sent: f64, now: Time) -> f64 {
         if bitrate >= self.peak || self.peak_at.is_none_or(|at| now.since(at) > STALE) {
             (self.peak, self.peak_at) = (bitrate, Some(now));
@@ -81,7 +82,7 @@ impl Climb {
             (self.base, self.since, self.fell_at) = (self.peak, Some(now), None);
             (self.sent, self.sent_at) = (sent, Some(now));
         } else if sent >= self.sent {
-            // Less than a step more: the step is reckoned from where the last one was, so that many small ones are one.
+            // A growth below one step keeps the former reference, so that many small steps add up to one.
             self.sent_at = Some(now);
         } else if self.sent_at.is_none_or(|at| now.since(at) > RETRY) {
             (self.sent, self.sent_at) = (sent, Some(now));
@@ -93,7 +94,7 @@ impl Climb {
 
     fn judge(&mut self, bitrate: f64, now: Time) {
         if bitrate <= 0.0 {
-            // There is no room, and there was none before: nothing climbs.
+            // The downlink had no room before, so the estimate will not climb.
             self.since = None;
         } else if bitrate >= RISE * self.base {
             (self.base, self.since, self.fell_at) = (bitrate, Some(now), None);
@@ -107,17 +108,17 @@ impl Climb {
         }
     }
 
-    /// It climbs from nothing, as that of a receiver does who has just come.
+    /// Returns whether the estimate climbs from zero, as for a new receiver.
     #[must_use]
     pub fn is_first(&self) -> bool {
         !self.later
     }
 }
 
-/// What each sender counts for in a receiver's downlink: the one place that says what a sender of unknown rate weighs.
+/// Weights of the senders in a receiver's downlink, including senders of unknown rate.
 ///
-/// It weighs nothing in what is sent, because the estimate was made without it, and so it takes nothing from the others. Its own share is
-/// that of an average sender, besides.
+/// A sender of unknown rate has no weight in the rate sent, because the estimate was made without it. It therefore takes no share from the
+/// others. Its own share, in addition, is that of an average sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     sent: Vec<f64>,
@@ -126,7 +127,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// `sent`: bit/s of each sender that goes to the receiver now; 0: not known.
+    /// `sent`: bit/s of each sender that go to the receiver now; 0: unknown.
     #[must_use]
     pub fn new(sent: Vec<f64>) -> Self {
         let known = sent.iter().filter(|rate| **rate > 0.0).count();
@@ -135,13 +136,13 @@ impl Weights {
         Self { sent, total, typical }
     }
 
-    /// bit/s that go to the receiver now; 0: not known.
+    /// Returns the bit/s that go to the receiver now; 0: unknown.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.total
     }
 
-    /// The share of each sender in an estimate about all of them.
+    /// Returns each sender's share of an estimate that covers all of them.
     #[must_use]
     pub fn split(&self, bitrate: f64) -> Vec<f64> {
         let total = if self.total > 0.0 { self.total } else { self.sent.len() as f64 };

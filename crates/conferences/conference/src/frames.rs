@@ -1,4 +1,4 @@
-//! UDP datagrams in Ethernet frames: those that the data plane has copied to the agent, and those that leave by a switch's CPU port.
+//! UDP datagrams in Ethernet frames: copies from the data plane to the agent, and packets to a switch's CPU port.
 
 use crate::routes::NextHop;
 use shunt_net::{Endpoint, FiveTuple, octets};
@@ -15,7 +15,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Source, destination and payload; `None` for anything else, fragments and IP options included.
+/// Returns source, destination and payload; `None` for anything else, including fragments and IP options.
 #[must_use]
 pub fn datagram(frame: &[u8]) -> Option<(FiveTuple, &[u8])> {
     let mut at = 12;
@@ -42,7 +42,7 @@ pub fn datagram(frame: &[u8]) -> Option<(FiveTuple, &[u8])> {
     Some((flow, segment.get(8..)?))
 }
 
-/// The Internet checksum (RFC 1071).
+/// Computes the Internet checksum (RFC 1071).
 fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
     for part in parts {
@@ -56,12 +56,12 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// The same, if the datagram is whole and its checksums hold: what a socket of the system would hand over. No switch looks at them.
+/// Does the same, but only for complete datagrams with valid checksums, as a socket would. Switches do not verify checksums.
 #[must_use]
 pub fn whole_datagram(frame: &[u8]) -> Option<(FiveTuple, &[u8])> {
     let (flow, payload) = datagram(frame)?;
     let length = u16::try_from(8 + payload.len()).ok()?;
-    // The payload is a part of the frame, behind the headers.
+    // The payload is a slice of the frame, after the headers.
     let from = payload.as_ptr().addr().checked_sub(frame.as_ptr().addr())?;
     let udp = frame.get(from.checked_sub(8)?..from + payload.len())?;
     if word(udp, 4)? != length {
@@ -79,7 +79,7 @@ pub fn whole_datagram(frame: &[u8]) -> Option<(FiveTuple, &[u8])> {
     (holds && header).then_some((flow, payload))
 }
 
-/// A frame with a datagram to a next hop; `None` for a payload that is too long.
+/// Builds a frame with a datagram to a next hop; `None` if the payload is too long.
 #[must_use]
 pub fn build(flow: &FiveTuple, payload: &[u8], hop: &NextHop) -> Option<Vec<u8>> {
     let length = u16::try_from(8 + payload.len()).ok()?;
@@ -108,7 +108,7 @@ pub fn build(flow: &FiveTuple, payload: &[u8], hop: &NextHop) -> Option<Vec<u8>>
     } else {
         frame.extend(IPV4.to_be_bytes());
         let total = length.checked_add(20)?.to_be_bytes();
-        // Not to be fragmented: its identification says nothing (RFC 6864).
+        // Don't Fragment is set, so the identification field has no meaning (RFC 6864).
         let mut header = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, HOPS, UDP, 0, 0];
         let sum = checksum(&[&header, &src, &dst]).to_be_bytes();
         header[10..].copy_from_slice(&sum);
@@ -143,7 +143,7 @@ mod tests {
                 assert_eq!(whole_datagram(&frame), Some((flow, payload)));
                 assert_eq!(whole_datagram(&[&frame[..], &[0; 9]].concat()), Some((flow, payload)), "padding");
                 for at in 14..frame.len() {
-                    // A hop limit, and a flow label, are in no checksum.
+                    // No checksum covers the hop limit and the flow label.
                     let mut damaged = frame.clone();
                     damaged[at] ^= 0x10;
                     let same = whole_datagram(&damaged).is_some_and(|found| found == (flow, payload));

@@ -1,7 +1,7 @@
-//! STUN on media ports (RFC 8489) as an ICE-lite agent has to answer it (RFC 8445): checks are answered, none are sent.
+//! STUN on media ports (RFC 8489) as an ICE-lite agent handles it (RFC 8445): it answers connectivity checks and sends none.
 //!
-//! What is no check with the right credentials is not answered at all: media ports are open to everybody, and an answer to a forged source
-//! would go to a victim.
+//! Packets other than checks with valid credentials get no answer, because media ports are open to any host, and an answer to a spoofed
+//! source would hit a victim.
 
 use ring::hmac;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const FINGERPRINT: u16 = 0x8028;
 const INTEGRITY_SIZE: usize = 20;
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Of the agent's side towards one participant (RFC 8839 section 5.4).
+/// Credentials of the agent's side for one participant (RFC 8839 section 5.4).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     pub ufrag: String,
@@ -27,7 +27,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns new ones of random bytes: 48 and 144 bits of them.
+    /// Makes credentials from random bytes: 48 and 144 bits.
     #[must_use]
     pub fn of(bytes: [u8; 32]) -> Self {
         let text: String = bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte & 63)])).collect();
@@ -39,15 +39,15 @@ impl Credentials {
     }
 }
 
-/// A connectivity check that holds.
+/// A valid connectivity check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub answer: Vec<u8>,
-    /// The peer has settled on this pair of addresses.
+    /// The peer has nominated this pair of addresses.
     pub nominated: bool,
 }
 
-/// Judge a packet; `None` when it is no binding request with these credentials.
+/// Validates a packet; `None` if it is not a binding request with these credentials.
 #[must_use]
 pub fn check(packet: &[u8], source: Endpoint, mine: &Credentials) -> Option<Check> {
     let message = Message::parse(packet).ok()?;
@@ -64,7 +64,7 @@ pub fn check(packet: &[u8], source: Endpoint, mine: &Credentials) -> Option<Chec
             }
             USE_CANDIDATE => nominated = true,
             MESSAGE_INTEGRITY => {
-                // Over the message up to here, with the length that it has with this attribute.
+                // The signature covers the message up to this point, with a length field that includes this attribute.
                 let mut signed = packet.get(..at)?.to_vec();
                 set_length(&mut signed, 4 + INTEGRITY_SIZE);
                 hmac::verify(&key, &signed, value).ok()?;
@@ -80,7 +80,7 @@ pub fn check(packet: &[u8], source: Endpoint, mine: &Credentials) -> Option<Chec
     None
 }
 
-/// The length of a message that is `more` octets longer than it is now.
+/// Returns the length of a message after `more` octets are added.
 fn set_length(message: &mut [u8], more: usize) {
     let length = u16::try_from(message.len() - HEADER + more).unwrap_or(u16::MAX);
     if let Some(place) = message.get_mut(2..4) {
@@ -172,7 +172,7 @@ mod tests {
         let answer = Message::parse(&found.answer).unwrap();
         let mapped = answer.attributes().find(|(kind, _)| *kind == XOR_MAPPED_ADDRESS).unwrap().1;
         assert_eq!((mapped.len(), mapped[1]), (20, 2), "an IPv6 address");
-        // Of what the integrity covers, which is all but the fingerprint, no bit may be another one.
+        // Changing any bit that the integrity covers, which is all but the fingerprint, must fail.
         for at in 0..sample.len() - 8 {
             let mut other = sample.clone();
             other[at] ^= 1;

@@ -1,15 +1,15 @@
-//! What mixers make of a conference, each job on one mixer.
+//! Jobs of mixers for a conference. Each job runs on one mixer.
 
 use crate::adaptation::Medium;
 use crate::tables::Name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Job {
-    /// Of audio, a mix for each who gets one.
+    /// A mix of audio for each participant that gets one.
     Mixes,
-    /// The tiled streams that receivers get.
+    /// The tiled streams for receivers.
     Tiles,
-    /// A column of tiles, which goes into these.
+    /// A column of tiles, which becomes part of the tiled streams.
     Column(u16),
 }
 
@@ -22,7 +22,7 @@ impl Job {
         }
     }
 
-    /// A mixer's name among the participants of the conference, which nobody else can have.
+    /// Returns the reserved participant name of a job's mixer.
     #[must_use]
     pub fn participant(self) -> Name {
         match self {
@@ -32,7 +32,7 @@ impl Job {
         }
     }
 
-    /// How mixers call what they make. No conference has a colon in its name.
+    /// Returns the mixer's name for a job's resource. No conference name contains a colon.
     #[must_use]
     pub fn resource(self, conference: &str) -> String {
         match self {
@@ -41,7 +41,7 @@ impl Job {
         }
     }
 
-    /// Which tiles a mixer's resource is, and of which conference.
+    /// Returns the conference and the tiling job of a mixer's resource.
     #[must_use]
     pub fn of_tiling(resource: &str) -> Option<(&str, Self)> {
         match resource.split_once(':') {

@@ -1,9 +1,9 @@
-//! Key frame requests of many receivers made one, for each sender.
+//! Merges the key frame requests of a sender's receivers.
 
 use shunt_latch::Time;
 use std::time::Duration;
 
-/// Between two requests to one sender.
+/// Minimum time between two requests to one sender.
 pub const LEAST: Duration = Duration::from_millis(500);
 
 /// Requests to one sender for one stream.
@@ -14,7 +14,7 @@ pub struct KeyFrames {
 }
 
 impl KeyFrames {
-    /// Somebody needs a key frame; whether the request goes on now. One that does not is due at [`KeyFrames::due_at`].
+    /// Records that a receiver needs a key frame. Returns whether to send the request now; otherwise it is due at [`KeyFrames::due_at`].
     pub fn wanted(&mut self, now: Time) -> bool {
         if self.asked.is_some_and(|asked| now.since(asked) < LEAST) {
             self.due = true;
@@ -24,18 +24,18 @@ impl KeyFrames {
         true
     }
 
-    /// When a request that was held back goes on; call [`KeyFrames::due`] then.
+    /// Returns when a request that was held back is due; call [`KeyFrames::due`] then.
     #[must_use]
     pub fn due_at(&self) -> Option<Time> {
         self.asked.filter(|_| self.due).map(|asked| asked + LEAST)
     }
 
-    /// Whether a request that was held back goes on now.
+    /// Returns whether a request that was held back is to be sent now.
     pub fn due(&mut self, now: Time) -> bool {
         self.due && self.wanted(now)
     }
 
-    /// A key frame came: what was held back has been answered.
+    /// Records a key frame, which satisfies requests that were held back.
     pub fn seen(&mut self) {
         self.due = false;
     }

@@ -1,19 +1,19 @@
-//! Conferences without I/O and without a clock: time comes in, rows of tables and RTCP go out.
+//! Conferences without I/O and without a clock: time is an input; rows of tables and RTCP are outputs.
 //!
-//! [`book`] is the one owner of conferences: events go in, decisions come out. It is made of these:
+//! [`book`] owns all conferences: events go in, decisions come out. Its parts:
 //!
 //! | from | by | to |
 //! | --- | --- | --- |
 //! | joins, leaves, latched sources, levels | [`membership`] | a [`trees::Layout`] |
-//! | who plays one stream | [`mixing`] ([`jobs`]) | what a mixer gets, and whom its mixes go to |
-//! | who sends video, what mixers say of it | [`tiles`] | which tile is whose, and which mixer makes it |
-//! | who gets tiled streams | [`tiling`] | who gets whose video |
-//! | a layout | [`migration`] ([`trees`], [`capacity`]) | writes of planned rows ([`tables`]), one after the other |
-//! | layouts of all conferences | [`planner`] | the steps of a round, and what the data plane holds |
+//! | who plays only one stream | [`mixing`] ([`jobs`]) | a mixer's input, and the receivers of its mixes |
+//! | senders of video, mixers' reports | [`tiles`] | the owner and the mixer of each tile |
+//! | receivers of tiled streams | [`tiling`] | which video each participant gets |
+//! | a layout | [`migration`] ([`trees`], [`capacity`]) | ordered writes of planned rows ([`tables`]) |
+//! | layouts of all conferences | [`planner`] | the steps of a round, and the data plane's contents |
 //! | planned rows | [`rows`] with [`rewriting`] and [`payload_types`] | rows with addresses; [`diff`]: the steps to them |
-//! | receivers' RTCP | [`adaptation`] ([`downlink`], [`best_downlink`], [`policy`]) | levels, and what each sender hears |
-//! | senders' RTCP, requests | [`reports`], [`key_frames`] | what goes on at once |
-//! | copies of packets, NACKs | [`repair`] ([`packets`], [`sequence`]) | packets again, for who asked |
+//! | receivers' RTCP | [`adaptation`] ([`downlink`], [`best_downlink`], [`policy`]) | levels, and feedback for each sender |
+//! | senders' RTCP, requests | [`reports`], [`key_frames`] | RTCP to forward at once |
+//! | copies of packets, NACKs | [`repair`] ([`packets`], [`sequence`]) | retransmissions |
 #![forbid(unsafe_code)]
 
 pub mod account;

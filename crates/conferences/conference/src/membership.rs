@@ -1,4 +1,4 @@
-//! Who takes part in a conference, with which media, and who gets what of whom; and the layout of trees that follows.
+//! The participants of a conference, their media, which receiver gets which stream, and the resulting layout of trees.
 
 use crate::adaptation::Medium;
 use crate::jobs::Job;
@@ -10,18 +10,18 @@ use crate::trees::{Layers, Layout, Participant as Planned};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Decode targets of a picture with layers. A level is how many of them go: 0 is paused, this many everything.
+/// Decode targets of layered video. A level is the number of layers sent: 0 is paused, this number is all.
 pub const TARGETS: usize = 3;
-/// Trees of a set: one of audio, and one of video and of the screen for each decode target.
+/// Trees of a set: one for audio, and for each decode target one for video and one for the screen.
 pub const TREES: u32 = 1 + 2 * TARGETS as u32;
-/// SSRCs of one medium of one participant: further ones push the oldest out.
+/// Most SSRCs of one medium of a participant; a new one replaces the oldest.
 pub const STREAMS: usize = 4;
 /// The tree of audio.
 const AUDIO: Layers = 1;
 const MEDIA: [Medium; 3] = [Medium::Audio, Medium::Video, Medium::Screen];
 
 impl Medium {
-    /// Where in a set of trees a medium's begin.
+    /// Returns the index of a medium's first tree within a set.
     #[must_use]
     pub fn first_tree(self) -> u32 {
         match self {
@@ -41,7 +41,7 @@ impl Medium {
     }
 }
 
-/// What was asked for cannot be done.
+/// A request that cannot be fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MembershipError {
     #[error("conference {0} has no participant {1:?}")]
@@ -62,24 +62,24 @@ pub type Pair = (Name, Name);
 #[derive(Clone, Debug)]
 pub struct Conference {
     pub name: Name,
-    /// In the order in which they joined.
+    /// Participants, in the order in which they joined.
     pub participants: Vec<Participant>,
-    /// The highest medium that a receiver gets of a sender, where it is not all.
+    /// The highest medium that a receiver gets of a sender, if not all.
     pub qualities: BTreeMap<Pair, Medium>,
-    /// The level of each pair and medium that has ever had one: it stays when it is everything again, because numbers that were rewritten once
-    /// are rewritten to the end.
+    /// The level of each pair and medium that has ever had one. The entry stays when the level returns to everything, because numbers that
+    /// were once rewritten must be rewritten until the end.
     pub levels: BTreeMap<(Pair, Medium), usize>,
-    /// Levels that were higher until just now: who gets less stays in the trees until its numbers have changed over.
+    /// Recently lowered levels: the receiver stays in the trees until its numbers have switched over.
     pub held: BTreeMap<(Pair, Medium), usize>,
-    /// Whether there are mixers.
+    /// Whether mixers are configured.
     pub mixing: bool,
-    /// The tiled streams that are wanted.
+    /// The wanted tiled streams.
     pub tiling: Option<Tiling>,
-    /// Who cannot be given a sender's video as it is sent, and why. Those have joined while tiled streams came in its place.
+    /// Receivers that cannot play a sender's video as sent, with reasons. They joined while they got tiled streams instead.
     pub differing: BTreeMap<Pair, PayloadTypesDiffer>,
-    /// Payload types that the data plane rewrote in one copy when that was found.
+    /// Payload types per copy that the data plane could rewrite at that time.
     pub(crate) rewritable: usize,
-    /// Whose an SSRC of a medium is: the first's who sent it, as long as it sends it.
+    /// The owner of each SSRC of a medium: the first sender of the SSRC, as long as it sends it.
     owners: BTreeMap<(Medium, u32), Name>,
 }
 
@@ -106,7 +106,7 @@ impl Conference {
     }
 
     /// # Errors
-    /// There is nobody of this name.
+    /// There is no participant of this name.
     pub fn get_mut(&mut self, participant: &str) -> Result<&mut Participant, MembershipError> {
         let conference = &self.name;
         let found = self.participants.iter_mut().find(|one| &*one.name == participant);
@@ -114,7 +114,7 @@ impl Conference {
     }
 
     /// # Errors
-    /// The name is taken.
+    /// The name is in use.
     pub fn join(&mut self, participant: Participant) -> Result<(), MembershipError> {
         if self.get(&participant.name).is_some() {
             return Err(MembershipError::Taken(self.name.clone(), participant.name));
@@ -124,7 +124,7 @@ impl Conference {
     }
 
     /// # Errors
-    /// There is nobody of this name.
+    /// There is no participant of this name.
     pub fn leave(&mut self, participant: &str) -> Result<Participant, MembershipError> {
         let at = self.participants.iter().position(|one| &*one.name == participant);
         let at = at.ok_or_else(|| MembershipError::NoParticipant(self.name.clone(), participant.to_owned()))?;
@@ -137,10 +137,10 @@ impl Conference {
         Ok(gone)
     }
 
-    /// A packet of a new SSRC came to a participant's leg. `repair`: it repairs others.
+    /// Records a packet of a new SSRC on a participant's leg. `repair`: the stream repairs others.
     ///
     /// # Errors
-    /// There is nobody of this name.
+    /// There is no participant of this name.
     pub fn learn(&mut self, participant: &str, medium: Medium, ssrc: u32, repair: bool) -> Result<(), MembershipError> {
         let one = self.get_mut(participant)?;
         let Some(leg) = one.legs.get_mut(&(medium, 0)) else { return Ok(()) };
@@ -159,7 +159,7 @@ impl Conference {
         Ok(())
     }
 
-    /// Settle whose each SSRC is (who sent it first keeps it), who gets a mix or tiled streams, and which leg brings whom.
+    /// Recomputes the owner of each SSRC (the first sender keeps it), who gets a mix or tiled streams, and which leg delivers which sender.
     pub fn settle(&mut self) {
         self.settle_made();
         let mut senders: BTreeMap<(Medium, u32), Vec<&Name>> = BTreeMap::new();
@@ -185,7 +185,7 @@ impl Conference {
             let sending = |one: &&Participant| one.leg(medium).is_some_and(|leg| !leg.ssrcs.is_empty());
             let senders: Vec<&Participant> = self.participants.iter().filter(sending).collect();
             let shown = |one: &Participant| {
-                // Who has one leg gets all by that.
+                // A single leg delivers everything.
                 if !one.legs.keys().any(|(of, further)| *of == medium && *further > 0) {
                     return Vec::new();
                 }
@@ -200,8 +200,8 @@ impl Conference {
         }
     }
 
-    /// Whose an SSRC is, if it is somebody else's than this sender's: its stream is not carried, because a third could not tell the two apart.
-    /// Two hear only each other, so theirs may be the same.
+    /// Returns the owner of an SSRC, if it is another participant. The stream is then not forwarded, because a third participant could not
+    /// tell the two streams apart. In a two-party conference both parties may use the same SSRC.
     #[must_use]
     pub fn conflict(&self, sender: &Name, medium: Medium, ssrc: u32) -> Option<&Name> {
         let many = self.participants.iter().filter(|one| one.is_present()).count() > 2;
@@ -220,10 +220,10 @@ impl Conference {
         Ok(())
     }
 
-    /// The highest medium that a receiver gets of a sender.
+    /// Sets the highest medium that a receiver gets of a sender.
     ///
     /// # Errors
-    /// They are not both here.
+    /// A participant is missing.
     pub fn set_quality(&mut self, sender: &Name, receiver: &Name, quality: Medium) -> Result<(), MembershipError> {
         self.check_pair(sender, receiver)?;
         let pair = (sender.clone(), receiver.clone());
@@ -235,16 +235,17 @@ impl Conference {
         Ok(())
     }
 
-    /// How many layers of a sender's medium a receiver gets: 0 pauses it. Who gets less stays in its trees until [`Conference::let_go`].
+    /// Sets how many layers of a sender's medium a receiver gets; 0 pauses it. With a lower level it stays in its trees until
+    /// [`Conference::let_go`].
     ///
     /// # Errors
-    /// They are not both here, there is no such level, or the sender's media cannot be rewritten.
+    /// A participant is missing, the level does not exist, or the sender's media cannot be rewritten.
     pub fn set_level(&mut self, sender: &Name, receiver: &Name, medium: Medium, level: usize) -> Result<(), MembershipError> {
         self.check_pair(sender, receiver)?;
         if level > TARGETS {
             return Err(MembershipError::Level(level, medium.name()));
         }
-        // A pause rewrites nothing.
+        // A pause requires no rewriting.
         if (1..TARGETS).contains(&level) && self.get(sender).is_some_and(|one| one.encrypted) {
             return Err(MembershipError::Encrypted(sender.clone()));
         }
@@ -263,12 +264,12 @@ impl Conference {
         Ok(())
     }
 
-    /// A receiver's numbers have changed over to fewer layers: it may leave the trees of the others.
+    /// Removes a receiver from the other trees after its numbers have switched over to fewer layers.
     pub fn let_go(&mut self, sender: &Name, receiver: &Name, medium: Medium) -> bool {
         self.held.remove(&((sender.clone(), receiver.clone()), medium)).is_some()
     }
 
-    /// The decode target that a receiver's row of `copy` names for a sender's medium; `None` where it has the sender's numbers.
+    /// Returns the decode target in a receiver's row of `copy` for a sender's medium; `None` if the receiver has the sender's numbers.
     #[must_use]
     pub fn target(&self, sender: &Name, receiver: &Name, medium: Medium) -> Option<usize> {
         let level = self.levels.get(&((sender.clone(), receiver.clone()), medium))?;
@@ -276,7 +277,7 @@ impl Conference {
         told.then(|| level.saturating_sub(1))
     }
 
-    /// Whether numbers of a sender's medium are rewritten for anybody.
+    /// Returns whether any receiver's numbers of a sender's medium are rewritten.
     #[must_use]
     pub fn is_tracked(&self, sender: &Name, medium: Medium) -> bool {
         let told = self
@@ -286,7 +287,8 @@ impl Conference {
         told && self.levels.keys().any(|(pair, kind)| pair.0 == *sender && *kind == medium)
     }
 
-    /// Whether a receiver does not get a stream: what repairs packets that have other numbers for it, or that it did not agree to, is of no use.
+    /// Returns whether a stream is withheld from a receiver: repair packets are useless if their numbers differ for this receiver, or if it
+    /// did not agree to them.
     #[must_use]
     pub fn is_kept_back(&self, sender: &Name, receiver: &Name, medium: Medium, ssrc: u32) -> bool {
         let Some(leg) = self.get(sender).and_then(|one| one.leg(medium)) else {
@@ -299,11 +301,11 @@ impl Conference {
         leg.repair.contains(&ssrc) && (self.target(sender, receiver, medium).is_some() || unknown())
     }
 
-    /// What of a sender's payload types has to be rewritten for a receiver.
+    /// Returns the rewriting of a sender's payload types for a receiver.
     #[must_use]
     pub fn payload_types(&self, sender: &Name, receiver: &Name, medium: Medium) -> Translation {
         let from = self.get(sender).and_then(|one| one.leg(medium));
-        // A mixer knows what each of its sources sends.
+        // A mixer knows the payload types of each of its sources.
         let to = self.get(receiver).filter(|one| one.mixer.is_none());
         let to = to.and_then(|one| one.leg_for(sender, medium));
         from.zip(to)
@@ -311,11 +313,12 @@ impl Conference {
             .unwrap_or_default()
     }
 
-    /// Whether a participant and the others can be given each other's payload types. `room`: how many the data plane rewrites in one copy.
-    /// Who is on hold counts as before; who gets a mix gets it in a payload type of its own, and tiled streams are only for those who know the codec.
+    /// Checks whether a participant and the others can receive each other's payload types. `room`: how many the data plane rewrites in one
+    /// copy. Participants on hold count as usual. A mix has the receiver's own payload type, and tiled streams go only to participants that
+    /// know the codec.
     ///
     /// # Errors
-    /// Who cannot, and why.
+    /// Names the participant that cannot, and why.
     pub fn check_payload_types(&self, participant: &Name, room: usize) -> Result<(), PayloadTypesDiffer> {
         let sends = |leg: &Leg| leg.sends || !leg.receives;
         let receives = |leg: &Leg| leg.receives || !leg.sends;
@@ -336,7 +339,7 @@ impl Conference {
         Ok(())
     }
 
-    /// The trees of its sender that a receiver is in.
+    /// Returns the trees of its sender that a receiver is in.
     fn trees(&self, pair: &Pair) -> Layers {
         let highest = self.qualities.get(pair).copied().unwrap_or(Medium::Screen);
         let media = [Medium::Video, Medium::Screen].into_iter().filter(|medium| *medium <= highest);
@@ -353,8 +356,8 @@ impl Conference {
         mask.fold(1, |all, one: Layers| all | one)
     }
 
-    /// What trees are laid out for: those who are present, with the streams that they send. `port`: by which port of the data plane a
-    /// participant is reached.
+    /// Returns the layout to build trees for: the present participants, with the streams that they send. `port`: the data plane's port
+    /// towards a participant.
     #[must_use]
     pub fn layout(&self, port: impl Fn(&Participant) -> Option<u32>) -> Layout {
         let here: Vec<&Participant> = self.participants.iter().filter(|one| one.is_present()).collect();
@@ -380,7 +383,7 @@ impl Conference {
         }
         for pair in self.qualities.keys().chain(self.levels.keys().map(|(pair, _)| pair)) {
             let wanted = self.trees(pair);
-            // A limit that holds nothing back needs no trees.
+            // A limit without effect needs no trees.
             if let (Some(mask), true) = (sent.get(&pair.0), sent.contains_key(&pair.1))
                 && mask & !wanted != 0
             {
@@ -393,7 +396,7 @@ impl Conference {
         let tracked = here
             .iter()
             .any(|one| MEDIA.iter().any(|medium| self.is_tracked(&one.name, *medium)));
-        // A relay entry takes a port's STUN and RTCP along, and rewrites neither numbers nor payload types.
+        // A relay entry also forwards a port's STUN and RTCP, and rewrites neither numbers nor payload types.
         layout.relayed = !here.iter().any(|one| one.ice) && alike && !tracked && !self.translates(&here);
         for (mixer, job) in here.iter().filter_map(|one| Some((one, one.mixer?))) {
             layout.limits.insert(mixer.name.clone(), trees_of(job.medium()));
@@ -408,8 +411,9 @@ impl Conference {
         layout
     }
 
-    /// Who gets tiled streams gets no other video, nobody else gets those, mixers get what they have tiles of, and nobody gets what it cannot
-    /// play. Who only sends video is in no tree of it: an audience has many of these.
+    /// Applies tiling to the targets. Receivers of tiled streams get no other video, and no one else gets tiled streams. Mixers get the
+    /// video of their tiles. No receiver gets video that it cannot play. Senders that receive no video are in no video tree, because an
+    /// audience has many of them.
     fn tile(&self, here: &[&Participant], sent: &BTreeMap<Name, Layers>, targets: &mut BTreeMap<Pair, Layers>) {
         let makes_video = |one: &&Participant| one.mixer.is_some_and(|job| job.medium() == Medium::Video);
         if self.tiling.is_none() && !here.iter().any(makes_video) && self.differing.is_empty() {
@@ -440,7 +444,7 @@ impl Conference {
     }
 }
 
-/// What one is to be given of another.
+/// Returns one direction of a medium between two participants.
 pub(crate) fn direction<'a>(
     sender: &'a Participant,
     receiver: &'a Participant,
@@ -458,7 +462,7 @@ pub(crate) fn direction<'a>(
     }
 }
 
-/// The trees of a medium.
+/// Returns the trees of a medium.
 fn trees_of(medium: Medium) -> Layers {
     match medium {
         Medium::Audio => AUDIO,
@@ -466,13 +470,13 @@ fn trees_of(medium: Medium) -> Layers {
     }
 }
 
-/// How layouts call a stream.
+/// Returns the layout's name of a stream.
 #[must_use]
 pub fn stream_name(medium: Medium, ssrc: u32) -> Name {
     format!("{}:{ssrc:08x}", medium.name()).into()
 }
 
-/// Medium and SSRC of a stream's name.
+/// Returns medium and SSRC from a stream's name.
 #[must_use]
 pub fn stream_of(name: &str) -> Option<(Medium, u32)> {
     let (medium, ssrc) = name.split_once(':')?;

@@ -1,10 +1,10 @@
-//! Changes of a conference as an ordered list of table writes: first all that is new, then the moves, then what is old goes.
+//! Changes of a conference as an ordered list of table writes: first new rows, then moves, then deletes.
 //!
-//! Each write is to be carried out before the next one is asked for; a tree's row is made up at that moment, because another conference may
-//! live in its other half and change as well. One write of one row is taken to be atomic for packets, and a packet is looked up in one row of
-//! `conference` or `relay` and goes into one tree, so at no moment can a receiver get two copies of a packet, or lose one that it should
-//! get before and after. A tree that stays is changed in place for that reason. Packets already under way keep their rows: nothing that they
-//! may still ask for goes before [`Write::Drain`].
+//! The caller executes each write before it asks for the next one. A tree's row is composed at that moment, because another conference may
+//! use the other half and change too. A write of one row is assumed to be atomic for packets, and a packet matches one row of `conference`
+//! or `relay` and goes into one tree. Therefore no receiver ever gets two copies of a packet, or misses one that it gets before and after
+//! the change. For the same reason a tree that stays is changed in place. Packets in transit still find their rows: nothing that they may
+//! need is deleted before [`Write::Drain`].
 
 use crate::allocation::{Reserved, Room, Slot};
 use crate::placement::{Placement, Placer};
@@ -12,31 +12,31 @@ use crate::tables::{Limits, Member, Name, Node, Replicate, Row, Source, Value, W
 use crate::trees::{Design, Layout, LayoutError};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-/// How a change is to be made.
+/// Options of a change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
-    /// Instead of the cheapest design.
+    /// Use this design instead of the cheapest one.
     pub design: Option<Design>,
-    /// New trees even where the old ones could be changed in place, for a data plane whose write of a tree is not atomic.
+    /// Build new trees even if the old ones could be changed in place, for a data plane whose tree writes are not atomic.
     pub rebuild: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Write(Write),
-    /// Put nodes into a conference's half of a tree.
+    /// Set a conference's nodes in its half of a tree.
     Tree(u32, usize, Vec<Member>),
-    /// The exclusion set of a port, unless it is written already.
+    /// Write the exclusion set of a port, unless it exists.
     Prune(u32, u32),
     GiveHalf(Slot),
     GiveNode(u32),
     DropExclusion(u32),
-    /// The writes before change nothing for any packet; from here on they do.
+    /// Marks the point from which writes affect packets.
     Moves,
     Forget(BTreeSet<Name>),
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Debug)]
 pub struct Change {
     old: Placement,
@@ -47,7 +47,7 @@ pub struct Change {
     abandoned: bool,
 }
 
-/// Places conferences in one engine. One change of a conference at a time; changes of several may go on side by side.
+/// Places conferences in one engine. A conference has at most one change in progress; several conferences may change at the same time.
 #[derive(Debug)]
 pub struct Allocator {
     room: Room,
@@ -73,38 +73,38 @@ impl Allocator {
         }
     }
 
-    /// Before anything is placed: leave alone the numbers of rows that were found in the data plane. What is laid out stands beside them, until
-    /// they are deleted and [`Allocator::give_back`] is called.
+    /// Reserves the numbers of rows found in the data plane, before anything is placed. New layouts avoid these numbers until the rows are
+    /// deleted and [`Allocator::give_back`] is called.
     pub fn reserve<'a>(&mut self, found: impl Iterator<Item = &'a Row>) -> Reserved {
         self.room.reserve(found)
     }
 
-    /// The rows that were found are gone.
+    /// Releases the numbers of found rows after their deletion.
     pub fn give_back(&mut self, found: Reserved) {
         self.room.give_back(found);
     }
 
-    /// The design in force; `None` of a conference that has nobody.
+    /// Returns the design in force; `None` if the conference has no participants.
     #[must_use]
     pub fn design(&self, conference: &str) -> Option<Design> {
         self.placements.get(conference).map(|placement| placement.design)
     }
 
-    /// What the conference was last brought to.
+    /// Returns the layout that the conference has now.
     #[must_use]
     pub fn layout(&self, conference: &str) -> Option<&Layout> {
         self.placements.get(conference).map(|placement| &placement.layout)
     }
 
-    /// The streams in trees.
+    /// Returns the streams in trees.
     pub fn streams(&self, conference: &str) -> impl Iterator<Item = (&Source, &Replicate)> {
         self.placements.get(conference).into_iter().flat_map(|placement| &placement.streams)
     }
 
-    /// Begin to bring a conference into this state; with nobody left it ends. Nothing has changed on an error.
+    /// Starts a change of a conference to this layout; a layout without participants ends it. After an error nothing has changed.
     ///
     /// # Errors
-    /// No room, a design that cannot do what the layout asks, or another change of the conference that is not through.
+    /// There is no room, the design cannot express the layout, or another change of the conference is in progress.
     pub fn change(&mut self, layout: Layout, how: How) -> Result<Change, LayoutError> {
         let name = layout.conference.clone();
         if self.changing.contains(&name) {
@@ -133,8 +133,8 @@ impl Allocator {
         })
     }
 
-    /// The next write of a change that moves nothing yet; `None`: what [`Allocator::next`] gives next moves streams, and until then the change can
-    /// be abandoned.
+    /// Returns the next write that does not affect packets; `None`: the next write from [`Allocator::next`] moves streams. Until then the
+    /// change can be abandoned.
     pub fn next_new(&mut self, change: &mut Change) -> Option<Write> {
         while !change.moving && !matches!(change.steps.front(), None | Some(Step::Moves)) {
             let write = change.steps.pop_front().and_then(|step| self.carry_out(step, change));
@@ -146,7 +146,7 @@ impl Allocator {
         None
     }
 
-    /// The next write of a change; `None` when it is through.
+    /// Returns the next write of a change; `None` when the change is complete.
     pub fn next(&mut self, change: &mut Change) -> Option<Write> {
         while let Some(step) = change.steps.pop_front() {
             let write = self.carry_out(step, change);
@@ -171,7 +171,7 @@ impl Allocator {
         None
     }
 
-    /// A write failed: from here on [`Allocator::next`] takes back what was built. `false`: streams have moved already, and it is too late.
+    /// Handles a failed write: from now on [`Allocator::next`] undoes the change. Returns `false` if streams have already moved.
     pub fn abandon(&mut self, change: &mut Change) -> bool {
         if change.moving || change.abandoned {
             return false;
@@ -198,7 +198,7 @@ impl Allocator {
         Ok(steps)
     }
 
-    /// What is new, and changes nothing for any packet.
+    /// Plans new rows that do not affect packets.
     fn build(&mut self, old: &Placement, new: &Placement, steps: &mut VecDeque<Step>) -> Result<(), LayoutError> {
         let ports: BTreeMap<&Name, Option<u32>> = new.layout.participants.iter().map(|one| (&one.name, one.port)).collect();
         for (place, node) in new.nodes.iter().filter(|(place, node)| old.nodes.get(place) != Some(node)) {
@@ -262,7 +262,7 @@ impl Allocator {
     }
 }
 
-/// A placement's nodes, or none, into its half of the trees of a slot.
+/// Plans the writes of a placement's nodes, or of none, to its half of a slot's trees.
 fn fill(slot: Slot, placement: Option<&Placement>, steps: &mut VecDeque<Step>) {
     for mgid in slot.base..slot.base + slot.trees {
         let nodes = placement.into_iter().flat_map(|placement| &placement.nodes);
@@ -275,7 +275,7 @@ fn fill(slot: Slot, placement: Option<&Placement>, steps: &mut VecDeque<Step>) {
     }
 }
 
-/// Each write moves whole packets of one stream, or of one tree that stays, from the old state to the new.
+/// Plans the moves. Each write moves whole packets of one stream, or of one tree that stays, from the old state to the new one.
 fn moves(old: &Placement, new: &Placement, steps: &mut VecDeque<Step>) {
     let mut write = |write| steps.push_back(Step::Write(write));
     for source in old
@@ -313,13 +313,13 @@ fn moves(old: &Placement, new: &Placement, steps: &mut VecDeque<Step>) {
             old.relay.contains_key(source),
         );
     }
-    // Until now the relay entry had the packets first.
+    // Until now the relay entry matched the packets first.
     for source in old.relay.keys().filter(|source| new.streams.contains_key(source)) {
         steps.push_back(Step::Write(Write::Delete(Row::Relay(source.clone()))));
     }
 }
 
-/// What only the state that is gone needs: rows and numbers.
+/// Plans the deletion of rows and numbers that only the old state needs.
 fn free(gone: &Placement, stays: &Placement, steps: &mut VecDeque<Step>) {
     for row in gone.copies.keys().filter(|row| !stays.copies.contains_key(row)) {
         steps.push_back(Step::Write(Write::Delete(Row::Copy(row.0, row.1))));

@@ -1,4 +1,4 @@
-//! What mixers are told, and what they say (docs/mixing.md, docs/tiling.md): the values of their control API.
+//! Requests and answers of the mixers' control API (docs/mixing.md, docs/tiling.md).
 
 use crate::adaptation::Medium;
 use crate::tiles::{Area, Said, Shown};
@@ -8,21 +8,21 @@ use shunt_net::Endpoint;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A mixer did not do what it was asked.
+/// Why a mixer did not fulfil a request.
 #[derive(Debug, Error)]
 pub enum MixerError {
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
     #[error("{0}")]
     Unreachable(String),
-    /// It has no room for what it is asked.
+    /// The mixer has no capacity for the request.
     #[error("{0}")]
     Full(String),
     #[error("{0}")]
     Refused(String),
 }
 
-/// What a mixer says of itself.
+/// A mixer's status.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Status {
     pub epoch: u64,
@@ -36,7 +36,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// How much it has to do of a medium, less first; `None`: it takes no more.
+    /// Returns the mixer's load of a medium; `None` if it accepts no more.
     #[must_use]
     pub fn work(&self, medium: Medium) -> Option<u64> {
         match medium {
@@ -45,7 +45,7 @@ impl Status {
         }
     }
 
-    /// It has been given so much more, which it does not say yet.
+    /// Adds work that the mixer's status does not include yet.
     pub fn add(&mut self, medium: Medium, work: u64) {
         match medium {
             Medium::Audio => self.receivers += work,
@@ -60,7 +60,7 @@ pub struct Listing {
     pub conferences: Vec<Reported>,
 }
 
-/// Who speaks in a conference, as a mixer reports it.
+/// A conference's speakers, as a mixer reports them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reported {
     pub conference: String,
@@ -81,7 +81,7 @@ pub struct Tilings {
     pub tilings: Vec<Tiled>,
 }
 
-/// What a mixer has made of a tiling.
+/// A mixer's report on tiled streams.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Tiled {
     pub tiling: String,
@@ -94,7 +94,7 @@ pub struct TiledStream {
     pub tiles: Vec<TileState>,
 }
 
-/// What a mixer knows of a tile.
+/// A mixer's report on a tile.
 #[derive(Clone, Debug, Deserialize)]
 pub struct TileState {
     place: u8,
@@ -137,12 +137,12 @@ impl TileState {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Accepted {
     pub epoch: u64,
-    /// Where it takes what it is described.
+    /// Address where the mixer receives the described medium.
     #[serde(alias = "audio", alias = "video")]
     pub at: Endpoint,
 }
 
-/// A conference's audio or video as a mixer is told of it.
+/// Description of a conference's audio or video for a mixer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Description {
@@ -151,7 +151,7 @@ pub enum Description {
 }
 
 impl Description {
-    /// How much there is to do, as mixers count it: receivers, or tiles.
+    /// Returns the amount of work in the mixers' unit: receivers, or tiles.
     #[must_use]
     pub fn work(&self) -> u64 {
         let count = match self {
@@ -183,7 +183,7 @@ pub struct Tile {
     pub place: u8,
     pub participant: String,
     pub source: u32,
-    /// Where the source is a mixer: the participant's SSRC, which tile of that mixer's column, and how many this has.
+    /// If the source is a mixer: the participant's SSRC, the index of the tile in that mixer's column, and the number of tiles there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contributor: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

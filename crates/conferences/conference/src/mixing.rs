@@ -1,7 +1,7 @@
-//! Who gets one stream of audio, made of all others by a mixer, in place of copies of each sender's.
+//! Selects the participants that get a mix of all audio from a mixer, instead of copies of each sender's audio.
 //!
-//! To the data plane a mixer is a participant that only receives: copies of everybody's audio. What it makes goes by one relay entry to each
-//! participant that it is for, from the mixer to the relay address that the participant sends to.
+//! In the data plane a mixer is a receive-only participant that gets copies of all audio. One relay entry for each receiver carries its
+//! mix, from the mixer to the relay address that the receiver sends to.
 
 use crate::adaptation::Medium;
 use crate::jobs::Job;
@@ -16,21 +16,21 @@ const CODECS: [&str; 4] = ["opus/48000/2", "g722/8000", "pcma/8000", "pcmu/8000"
 /// Whether a participant is to get a mix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mixed {
-    /// Who plays one stream, and who cannot play what somebody sends.
+    /// A participant gets a mix if it plays only one stream, or cannot play another's codec.
     #[default]
     Auto,
     Yes,
     No,
 }
 
-/// Whether a mixer knows the codec.
+/// Returns whether mixers support the codec.
 fn is_mixable(one: &PayloadType) -> bool {
     let plain = one.codec.strip_suffix("/1").unwrap_or(&one.codec);
     CODECS.iter().any(|codec| codec.eq_ignore_ascii_case(plain))
 }
 
 impl Participant {
-    /// Where a mix for it goes, and which of its legs for audio that is: the first that receives, since a browser has one more that only sends.
+    /// Returns the leg and address for a mix: the first receiving audio leg, because a browser has one more leg that only sends.
     #[must_use]
     pub fn mix_leg(&self) -> Option<(u8, &Leg)> {
         let audio = || self.legs.iter().filter(|((medium, _), _)| *medium == Medium::Audio);
@@ -38,33 +38,33 @@ impl Participant {
         found.map(|((_, further), leg)| (*further, leg))
     }
 
-    /// The payload type that a mix for it has; `None`: none can be made.
+    /// Returns the payload type of a participant's mix; `None`: it cannot receive a mix.
     #[must_use]
     pub fn mix(&self) -> Option<&PayloadType> {
         let (_, leg) = self.mix_leg().filter(|_| !self.encrypted && self.mixer.is_none())?;
         leg.payload_types.iter().find(|one| is_mixable(one))
     }
 
-    /// Whether its signalling shows a telephone: one description of audio, and no connectivity checks.
+    /// Returns whether signalling suggests a telephone: one audio description, and no connectivity checks.
     fn plays_one(&self) -> bool {
         !self.ice && !self.legs.keys().any(|(medium, further)| *medium == Medium::Audio && *further > 0)
     }
 }
 
 impl Conference {
-    /// The mixer that does a job for it.
+    /// Returns the mixer of a job.
     #[must_use]
     pub fn mixer(&self, job: Job) -> Option<&Participant> {
         self.participants.iter().find(|one| one.mixer == Some(job))
     }
 
-    /// Whether a participant gets a mix, and no copies of audio. While no mixer serves the conference it gets copies.
+    /// Returns whether a participant gets a mix instead of copies of audio. Without a mixer it gets copies.
     #[must_use]
     pub fn is_mixed(&self, participant: &str) -> bool {
         self.mixer(Job::Mixes).is_some() && self.get(participant).is_some_and(|one| one.mixed)
     }
 
-    /// Settle who is to get a mix.
+    /// Recomputes which participants are to get a mix.
     pub(crate) fn settle_mixed(&mut self) {
         let mixed: Vec<bool> = self.participants.iter().map(|one| self.wants_mix(one)).collect();
         for (one, mixed) in self.participants.iter_mut().zip(mixed) {
@@ -81,7 +81,7 @@ impl Conference {
         }
     }
 
-    /// Whether a participant knows the codecs of all others.
+    /// Returns whether a participant supports the codecs of all others.
     fn plays_all(&self, one: &Participant) -> bool {
         let Some(to) = one.leg(Medium::Audio) else { return true };
         let others = self.participants.iter().filter(|other| other.name != one.name);
@@ -99,7 +99,7 @@ impl Conference {
         })
     }
 
-    /// The relay entries that bring mixes: 5-tuples as they come from the mixer, and as they go on.
+    /// Returns the relay entries of mixes: 5-tuples from the mixer, and 5-tuples towards the receivers.
     pub fn mixes(&self) -> impl Iterator<Item = (FiveTuple, FiveTuple)> {
         let from = self.mixer(Job::Mixes).and_then(|mixer| mixer.leg(Medium::Audio)?.source);
         let receivers = self.participants.iter().filter(|one| one.mixed);

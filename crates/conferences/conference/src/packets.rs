@@ -1,7 +1,7 @@
-//! From a media packet to what suppressing and rewriting need: frame number, first and last packet, layers.
+//! Reads from a media packet what dropping layers and rewriting need: frame number, first and last packet, and layers.
 //!
-//! Where a stream has no dependency descriptor, frame marking or the VP8 or VP9 payload descriptor tells the temporal layer. They do not count
-//! frames as the descriptor does, so the reader counts them: by picture id where there is one, by RTP timestamp where not.
+//! Without a dependency descriptor, the temporal layer comes from frame marking or from the VP8 or VP9 payload descriptor. These do not
+//! number frames as the descriptor does, so the reader counts frames: by picture ID if there is one, otherwise by RTP timestamp.
 
 use crate::sequence::Row;
 use shunt_rtp::descriptor::{Descriptor, Layer, LayerTable, Mandatory, has_structure};
@@ -11,12 +11,12 @@ use shunt_rtp::{Header, MediaError};
 use std::collections::VecDeque;
 
 const EVERYBODY: u32 = u32::MAX;
-/// Timestamps whose frame is remembered for late packets.
+/// Number of timestamps whose frame is remembered for late packets.
 const KNOWN: usize = 64;
-/// Frames put between two packets when what lies between cannot be counted: more than rewriting asks about.
+/// Frames assumed between two packets if the number is unknown: more than rewriting considers.
 const UNCERTAIN: u16 = 32;
 
-/// Where a stream's layers are told; with the id of the header extension where it is one.
+/// Source of a stream's layers, with the ID of the header extension if it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     DependencyDescriptor(u8),
@@ -26,7 +26,7 @@ pub enum Told {
 }
 
 impl Told {
-    /// What `replicate` calls it (docs/replication.md, `descriptor`).
+    /// Returns the name in `replicate` (docs/replication.md, `descriptor`).
     #[must_use]
     pub fn descriptor(self) -> u8 {
         match self {
@@ -37,7 +37,7 @@ impl Told {
         }
     }
 
-    /// The id of the header extension; 0 for none.
+    /// Returns the ID of the header extension; 0 if none.
     #[must_use]
     pub fn extension(self) -> u8 {
         match self {
@@ -47,31 +47,32 @@ impl Told {
     }
 }
 
-/// One packet as read.
+/// One parsed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MediaPacket {
     pub sequence: u16,
     pub frame: u16,
     pub start: bool,
     pub end: bool,
-    /// Bit n: decode target n (temporal layer n where no descriptor says more) needs it.
+    /// Bit n: decode target n needs the packet (temporal layer n if there is no descriptor).
     pub needed_by: u32,
-    /// Bit n: whoever can decode this frame can decode all of target n from here on.
+    /// Bit n: a receiver that can decode this frame can decode all of target n from here on.
     pub switches: u32,
-    /// Bit n: whoever gets target n can decode it.
+    /// Bit n: receivers of target n can decode the packet.
     pub decodable: u32,
-    /// It carries a template structure.
+    /// The packet carries a template structure.
     pub structure: bool,
 }
 
 impl MediaPacket {
-    /// Whether a receiver may change its decode target with this packet: down with any frame, up where the stream allows it.
+    /// Returns whether a receiver may change its decode target with this packet: to a lower one with any frame, to a higher one if the
+    /// stream allows it.
     #[must_use]
     pub fn changes(&self, old: usize, new: usize) -> bool {
         self.start && (new < old || self.switches >> new & self.decodable >> old & 1 != 0)
     }
 
-    /// What rewriting asks, for receivers with this decode target.
+    /// Returns the input of rewriting, for receivers with this decode target.
     #[must_use]
     pub fn row(&self, target: usize) -> Row {
         Row {
@@ -85,19 +86,19 @@ impl MediaPacket {
     }
 }
 
-/// What a packet says of its frame.
+/// A packet's information on its frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     start: bool,
     end: bool,
     picture: Option<u16>,
-    /// `None`: of no frame.
+    /// `None`: the packet belongs to no frame.
     temporal: Option<u8>,
-    /// It depends on the base layer only.
+    /// The frame depends only on the base layer.
     sync: bool,
-    /// It depends on nothing.
+    /// The frame depends on no other frame.
     key: bool,
-    /// What is above depends on nothing above it from before.
+    /// Later frames of higher layers depend on no earlier frame of a higher layer.
     up: bool,
 }
 
@@ -111,7 +112,7 @@ const OF_NO_FRAME: Frame = Frame {
     up: false,
 };
 
-/// Reads the packets of one stream, in the order in which they arrive.
+/// Parses the packets of one stream, in order of arrival.
 #[derive(Clone, Debug)]
 pub struct Reader {
     told: Told,
@@ -139,14 +140,14 @@ impl Reader {
     }
 
     /// # Errors
-    /// The packet is malformed; the reader goes on with the next one.
+    /// The packet is malformed; the reader continues with the next one.
     pub fn read(&mut self, packet: &[u8]) -> Result<MediaPacket, MediaError> {
         let header = Header::parse(packet)?;
         let element = |id: u8| header.extension.map_or(Ok(None), |extension| extension.find(id));
         let found = match self.told {
             Told::DependencyDescriptor(id) => match element(id)? {
                 Some(element) => return self.described(&header, element),
-                // Everybody gets it, and a gap beside it is not taken for a suppressed one.
+                // All receivers get this packet, and a gap next to it does not count as suppressed.
                 None => return Ok(whole(header.sequence, self.frame, OF_NO_FRAME)),
             },
             Told::FrameMarking(id) => match element(id)? {
@@ -183,7 +184,7 @@ impl Reader {
         })
     }
 
-    /// The number of the packet's frame.
+    /// Returns the frame number of a packet.
     fn count(&mut self, header: &Header, found: Frame) -> u16 {
         let ahead = self.sequence.map_or(1, |last| distance(header.sequence, last));
         let known = self.frames.iter().rev().find(|(timestamp, _)| *timestamp == header.timestamp);
@@ -211,7 +212,7 @@ impl Reader {
         }
         let before = self.frame.wrapping_sub(1);
         if let (Some(picture), Some(last)) = (found.picture, self.picture) {
-            // 7 and 15 bits: half of the smaller range is far more than any reordering.
+            // The number has 7 or 15 bits. Half of the smaller range exceeds any reordering.
             let step = (picture.wrapping_sub(last).wrapping_add(64) & 127).wrapping_sub(64);
             return if ahead > 0 || step > i16::MAX as u16 {
                 self.frame.wrapping_add(step)
@@ -220,11 +221,11 @@ impl Reader {
             };
         }
         if ahead <= 0 {
-            // A frame of which nothing else came: before the highest, whichever it is.
+            // No other packet of this frame has arrived: it precedes the highest frame.
             return before;
         }
         let gap = ahead - 1;
-        // Each edge that is missing lost something.
+        // Each missing edge means a loss.
         let edges = i32::from(!self.ended) + i32::from(!found.start);
         let on = match (gap, edges) {
             (0, _) => 1,
@@ -260,7 +261,7 @@ fn vp8(found: Vp8, marker: bool) -> Frame {
 }
 
 fn vp9(found: Vp9, marker: bool) -> Frame {
-    // Layers in space are frames of their own there, of one picture: only the picture counts here.
+    // There, spatial layers of one picture are separate frames; only the picture counts here.
     let base = found.spatial.unwrap_or(0) == 0;
     Frame {
         start: found.start && base,
@@ -273,7 +274,7 @@ fn vp9(found: Vp9, marker: bool) -> Frame {
     }
 }
 
-/// A packet where layers are nested.
+/// Returns a packet's layers for nested layers.
 fn whole(sequence: u16, frame: u16, found: Frame) -> MediaPacket {
     let (needed_by, switches, decodable) = match found.temporal {
         None => (EVERYBODY, 0, 0),

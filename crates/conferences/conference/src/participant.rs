@@ -13,42 +13,42 @@ use shunt_net::Endpoint;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A medium of a participant; further ones of a medium (`video/2`) bring it one sender each.
+/// A medium of a participant. Further legs of a medium (`video/2`) deliver one sender each.
 pub type LegKey = (Medium, u8);
 
-/// One medium of one participant: its relay address, and the source latched there.
+/// One medium of one participant: its relay address, and the latched source.
 #[derive(Clone, Debug)]
 pub struct Leg {
     pub relay: Endpoint,
-    /// Where its packets come from, and go to. Of who only listens it is known from ICE, from its RTCP, or from signalling.
+    /// Source and destination of its packets. For a receive-only leg it comes from ICE, RTCP or signalling.
     pub source: Option<Endpoint>,
     pub ssrcs: Vec<u32>,
-    /// Those of the SSRCs that repair others (RTX, FEC).
+    /// The SSRCs that repair other streams (RTX, FEC).
     pub repair: Vec<u32>,
     pub sends: bool,
     pub receives: bool,
-    /// RTCP comes to the RTP port (RFC 5761).
+    /// RTCP shares the RTP port (RFC 5761).
     pub muxed: bool,
     pub told: Option<Told>,
     pub payload_types: Vec<PayloadType>,
-    /// What its transport, its codecs and its layers are by signalling.
+    /// Signalled transport, codecs and layers.
     pub transport: String,
     pub codecs: Vec<Codec>,
     pub layers: Option<Layers>,
-    /// The addresses that signalling names, and where it says that this medium is to go.
+    /// Signalled addresses, and the signalled destination of this medium.
     pub signalled: Vec<IpAddr>,
     pub destination: Option<Endpoint>,
     pub latch: Latch,
-    /// A change of source is being looked into.
+    /// A change of source is being verified.
     pub moving: bool,
-    /// Where its RTCP came from last.
+    /// Last source of its RTCP.
     pub rtcp: Option<Endpoint>,
-    /// Of the first stream that was learned.
+    /// Payload type of the first learned stream.
     pub payload_type: Option<u8>,
     pub new_ssrc_at: Option<Time>,
-    /// When its counters were read last.
+    /// Time of the last reading of its counters.
     pub packets: u64,
-    /// Of rows that are out: what came of it, and what went to it.
+    /// Counters of removed rows: packets received from it, and packets sent to it.
     pub sent: Account,
     pub received: Account,
 }
@@ -83,7 +83,7 @@ impl Leg {
     }
 }
 
-/// A sender's streams, or of a mixer one: each of its streams shows others.
+/// A sender's streams, or one of a mixer's streams, which show different sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub sender: Name,
@@ -93,22 +93,22 @@ pub struct Shown {
 #[derive(Clone, Debug)]
 pub struct Participant {
     pub name: Name,
-    /// By medium; further ones of a medium only bring what [`Shown`] says.
+    /// Legs by medium. Further legs of a medium deliver only what [`Shown`] says.
     pub legs: BTreeMap<LegKey, Leg>,
-    /// What a leg brings, where a medium has more than one.
+    /// What a leg delivers, if a medium has several legs.
     pub shows: BTreeMap<LegKey, Shown>,
-    /// Connectivity checks come to its ports.
+    /// Its ports receive connectivity checks.
     pub ice: bool,
-    /// Its media are authenticated, and nothing of them can be rewritten.
+    /// Its media are authenticated, so they cannot be rewritten.
     pub encrypted: bool,
-    /// Whether it is to get a mix of audio, and whether it does where a mixer serves its conference.
+    /// Whether it is to get a mix of audio, and whether it gets one when a mixer serves its conference.
     pub wish: Mixed,
     pub mixed: bool,
-    /// Whether its video comes tiled.
+    /// Whether it gets tiled video.
     pub tiled: bool,
-    /// Whose tile its video becomes: of which mixer's streams.
+    /// The mixer job that tiles its video.
     pub goes_into: Option<Job>,
-    /// It is a mixer. Mixes go by relay entries; tiled streams, and columns of them, by copies.
+    /// Set if it is a mixer. Relay entries carry mixes; copies carry tiled streams and columns.
     pub mixer: Option<Job>,
 }
 
@@ -129,32 +129,32 @@ impl Participant {
         }
     }
 
-    /// Whether any of its media has a source: until then nothing is sent to it.
+    /// Returns whether any of its media has a source. Until then it gets nothing.
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.legs.values().any(|leg| leg.source.is_some())
     }
 
-    /// Whether it gets anything of a medium.
+    /// Returns whether it receives anything of a medium.
     #[must_use]
     pub fn receives(&self, medium: Medium) -> bool {
         self.legs.iter().any(|((of, _), leg)| *of == medium && leg.receives)
     }
 
-    /// The leg by which it sends a medium.
+    /// Returns the leg by which it sends a medium.
     #[must_use]
     pub fn leg(&self, medium: Medium) -> Option<&Leg> {
         self.legs.get(&(medium, 0))
     }
 
-    /// The leg that brings it a sender's streams: one of its own where there are enough, otherwise the medium's first. Of a mixer whose streams
-    /// have legs of their own, one of these.
+    /// Returns the leg that delivers a sender's streams: a separate leg if there are enough, otherwise the medium's first. If a mixer's
+    /// streams have separate legs, one of these.
     #[must_use]
     pub fn leg_for(&self, sender: &Name, medium: Medium) -> Option<&Leg> {
         self.leg_that(medium, |shown| shown.sender == *sender)
     }
 
-    /// The leg that brings it one of a sender's streams.
+    /// Returns the leg that delivers one stream of a sender.
     #[must_use]
     pub fn leg_for_stream(&self, sender: &Name, medium: Medium, ssrc: u32) -> Option<&Leg> {
         self.leg_that(medium, |shown| shown.sender == *sender && shown.ssrc.is_none_or(|own| own == ssrc))
@@ -167,7 +167,7 @@ impl Participant {
             .or_else(|| self.leg(medium))
     }
 
-    /// What others' legs can bring of its medium: all that it sends by one, but tiled streams one by one.
+    /// Returns the units of its medium that others' legs can deliver: all streams together, but tiled streams one by one.
     pub(crate) fn shown(&self, medium: Medium) -> Vec<Shown> {
         let shown = |ssrc| Shown {
             sender: self.name.clone(),
@@ -179,7 +179,7 @@ impl Participant {
         }
     }
 
-    /// Give legs that receive to what is sent of a medium: what has one keeps it, and the first ones without get what is free.
+    /// Assigns receiving legs to the units of a medium. A unit keeps its leg, and the first units without one get free legs.
     pub(crate) fn show(&mut self, medium: Medium, sent: &[Shown]) {
         self.shows.retain(|key, shown| key.0 != medium || sent.contains(shown));
         let mine: Vec<LegKey> = self
@@ -189,7 +189,7 @@ impl Participant {
             .map(|(key, _)| *key)
             .collect();
         if mine.iter().all(|(_, further)| *further == 0) {
-            return; // the medium's first brings all
+            return; // the medium's first delivers all
         }
         let brought: Vec<&Shown> = self
             .shows

@@ -1,4 +1,4 @@
-//! Payload types of a sender as a receiver knows them: both named the codecs in their own SDP (RFC 3264 section 5.1).
+//! Maps a sender's payload types to a receiver's. Both named the codecs in their own SDP (RFC 3264 section 5.1).
 
 use crate::tables::Name;
 use thiserror::Error;
@@ -9,11 +9,11 @@ pub struct PayloadType {
     pub number: u8,
     /// rtpmap: `opus/48000/2`.
     pub codec: String,
-    /// fmtp; empty where there is none.
+    /// fmtp; empty if none.
     pub parameters: String,
 }
 
-/// The payload type that a repair format is about (`apt`, RFC 4588 section 8.6).
+/// Returns the payload type that a repair format refers to (`apt`, RFC 4588 section 8.6).
 fn apt(one: &PayloadType) -> Option<u8> {
     let parameters = one.parameters.split(';').map(str::trim);
     parameters
@@ -30,24 +30,25 @@ fn is_rtx(one: &PayloadType) -> bool {
     is_one_of(one, &["rtx"])
 }
 
-/// Whether payloads of a format contain payload types (RFC 2198 section 3, RFC 5109 section 7.3, RFC 8627 section 4.2.2).
+/// Returns whether payloads of a format contain payload types (RFC 2198 section 3, RFC 5109 section 7.3, RFC 8627 section 4.2.2).
 fn contains_others(one: &PayloadType) -> bool {
     is_one_of(one, &["red", "ulpfec", "flexfec", "flexfec-03"])
 }
 
-/// Whether a receiver may do without: repair that it did not agree to, tones and comfort noise between packets of the codec.
+/// Returns whether a receiver can do without a format: repair that it did not agree to, or tones and comfort noise between the codec's
+/// packets.
 fn is_optional(one: &PayloadType) -> bool {
     is_one_of(one, &["rtx", "telephone-event", "CN"])
 }
 
-/// `opus/48000` and `OPUS/48000/1` are the same: one channel is the default.
+/// Compares codecs; `opus/48000` and `OPUS/48000/1` are equal, because one channel is the default.
 fn same_codec(a: &str, b: &str) -> bool {
     let plain = |codec: &str| codec.strip_suffix("/1").unwrap_or(codec).to_ascii_lowercase();
     plain(a) == plain(b)
 }
 
-/// The receiver's number of one of a sender's payload types. Of several with the codec the one with the same parameters is taken, else the
-/// first. `None`: the receiver did not name the codec.
+/// Returns the receiver's number of one of the sender's payload types. Among several with the same codec, one with the same parameters is
+/// preferred, then the first. `None`: the receiver did not name the codec.
 #[must_use]
 pub fn translate(one: &PayloadType, sender: &[PayloadType], receiver: &[PayloadType]) -> Option<u8> {
     if is_rtx(one) {
@@ -63,19 +64,19 @@ pub fn translate(one: &PayloadType, sender: &[PayloadType], receiver: &[PayloadT
     Some(same.find(|other| other.parameters == one.parameters).unwrap_or(first).number)
 }
 
-/// What has to be rewritten on the way from a sender to a receiver, and what the receiver cannot take.
+/// Rewriting from a sender to a receiver, and formats that the receiver cannot get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// (the sender's number, the receiver's), where they differ.
+    /// (sender's number, receiver's number), where they differ.
     pub rewritten: Vec<(u8, u8)>,
     /// The sender's numbers of codecs that the receiver did not name.
     pub unknown: Vec<u8>,
-    /// The sender's numbers of formats whose payloads contain numbers that would have to be rewritten.
+    /// The sender's numbers of formats whose payloads contain numbers that need rewriting.
     pub containing: Vec<u8>,
 }
 
 impl Translation {
-    /// Nothing is known of who named no codecs: nothing is rewritten then.
+    /// If a side named no codecs, nothing is rewritten.
     #[must_use]
     pub fn between(sender: &[PayloadType], receiver: &[PayloadType]) -> Self {
         let mut made = Self::default();
@@ -101,14 +102,14 @@ impl Translation {
     }
 }
 
-/// The receiver did not agree to the sender's retransmissions (RFC 4588), though to its codec.
+/// Returns whether the receiver agreed to the sender's codec but not to its retransmissions (RFC 4588).
 #[must_use]
 pub fn is_without_repair(sender: &[PayloadType], receiver: &[PayloadType]) -> bool {
     let mut repairs = sender.iter().filter(|one| is_rtx(one)).peekable();
     repairs.peek().is_some() && !receiver.is_empty() && repairs.all(|one| translate(one, sender, receiver).is_none())
 }
 
-/// Why packets of a sender cannot become packets that a receiver understands.
+/// Why a sender's packets cannot be rewritten for a receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PayloadTypesDiffer {
     #[error(
@@ -163,15 +164,15 @@ pub struct Direction<'a> {
     pub receiver: &'a Name,
     pub from: &'a [PayloadType],
     pub to: &'a [PayloadType],
-    /// The sender's packets are authenticated.
+    /// The sender's packets are authenticated, so they cannot be rewritten.
     pub encrypted: bool,
 }
 
 impl Direction<'_> {
-    /// `room`: payload types that the data plane rewrites in one copy.
+    /// `room`: number of payload types that the data plane can rewrite in one copy.
     ///
     /// # Errors
-    /// The receiver cannot be given what the sender may send.
+    /// The receiver cannot get everything that the sender may send.
     pub fn check(&self, room: usize) -> Result<(), PayloadTypesDiffer> {
         let found = Translation::between(self.from, self.to);
         let (medium, sender, receiver) = (self.medium, self.sender.clone(), self.receiver.clone());
@@ -236,7 +237,7 @@ impl Direction<'_> {
     }
 }
 
-/// Give an RTP packet the receiver's payload type; the marker bit stays.
+/// Sets an RTP packet's payload type to the receiver's; the marker bit stays.
 pub fn rewrite(packet: &mut [u8], pairs: &[(u8, u8)]) {
     let Some(octet) = packet.get_mut(1) else { return };
     if let Some((_, to)) = pairs.iter().find(|(from, _)| *from == *octet & 0x7f) {

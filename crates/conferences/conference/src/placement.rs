@@ -1,18 +1,18 @@
-//! Where a conference is to be in the engine: slots, nodes, and the rows that follow. Taken as a whole, or not at all.
+//! Places a conference in the engine: slots, nodes, and the resulting rows. A placement is complete or fails without effect.
 
 use crate::allocation::{Room, Slot};
 use crate::tables::{CopyTo, Name, Replicate, Source};
 use crate::trees::{Design, Layers, Layout, LayoutError, Participant};
 use std::collections::BTreeMap;
 
-/// A tree, its half, and whom the node is for.
+/// A tree, its half, and the participant of the node.
 pub(crate) type Place = (u32, usize, Name);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
     pub layout: Layout,
     pub design: Design,
-    /// By sender (RA-SR) or `None`.
+    /// By sender (RA-SR), or `None`.
     pub slots: BTreeMap<Option<Name>, Slot>,
     pub nodes: BTreeMap<Place, u32>,
     pub relay: BTreeMap<Source, Name>,
@@ -33,26 +33,26 @@ impl Placement {
         }
     }
 
-    /// The ports of senders whose own copies are pruned.
+    /// Returns the ports of senders whose own copies are pruned.
     pub fn pruned_ports(&self) -> Vec<u32> {
         let pruned = matches!(self.design, Design::Nra | Design::RaR);
         self.layout.senders().filter(|_| pruned).filter_map(|sender| sender.port).collect()
     }
 }
 
-/// What was taken, to be given back when there is no room for the rest.
+/// Allocated numbers, to be released if the rest of the placement fails.
 enum Taken {
     Half(Slot),
     Node(u32),
     Exclusion(u32),
 }
 
-/// Places one layout. `old`: where the conference is now; `in_place`: whether its trees may be changed as they are.
+/// Places one layout. `old`: the present placement; `in_place`: whether its trees may be changed in place.
 pub(crate) struct Placer<'a> {
     pub room: &'a mut Room,
     pub old: Option<&'a Placement>,
     pub in_place: bool,
-    /// A participant's port is another.
+    /// Whether a participant's port has changed.
     pub moved: bool,
     pub qualities: u32,
     taken: Vec<Taken>,
@@ -79,7 +79,7 @@ impl<'a> Placer<'a> {
     }
 
     /// # Errors
-    /// There is no room; then nothing has been taken.
+    /// There is no room; no number is allocated then.
     pub fn place(mut self, layout: Layout, design: Design) -> Result<Placement, LayoutError> {
         let conference = layout.conference.clone();
         let known = self.old.map(|old| old.layout.names()).unwrap_or_default();
@@ -123,14 +123,15 @@ impl<'a> Placer<'a> {
         Ok(())
     }
 
-    /// A set of trees with its nodes: of one sender, or of all.
+    /// Allocates a set of trees with its nodes, for one sender or for all.
     fn tree_set(&mut self, placement: &mut Placement, layout: &Layout, key: Option<Name>) -> Result<(), LayoutError> {
         let trees = if placement.design == Design::Nra { 1 } else { self.qualities };
         let reused = self.old.filter(|_| self.in_place);
         let slot = match reused.and_then(|old| old.slots.get(&key)) {
             Some(slot) => *slot,
             None => {
-                // The RIDs stay, and with them the rows of `copy`; where those change with a port, other RIDs let each copy have the row of its port.
+                // RIDs stay the same, and with them the rows of `copy`. If the rows of `copy` depend on the port, a changed port needs new
+                // RIDs, so that each copy has the row of its port.
                 let half = self
                     .old
                     .and_then(|old| old.slots.values().next())
@@ -162,7 +163,7 @@ impl<'a> Placer<'a> {
         Ok(())
     }
 
-    /// The rows of a sender's streams and of their copies.
+    /// Adds the rows of a sender's streams and of their copies.
     fn streams(&mut self, placement: &mut Placement, layout: &Layout, sender: &Participant) -> Result<(), LayoutError> {
         let conference = &layout.conference;
         let key = (placement.design == Design::RaSr).then(|| sender.name.clone());
@@ -226,7 +227,7 @@ fn two_party(placement: &mut Placement) {
     }
 }
 
-/// Whether a participant has a node in the tree of a layer. Where senders share a tree their own copies are pruned.
+/// Returns whether a participant has a node in the tree of a layer. If senders share a tree, their own copies are pruned instead.
 fn in_tree(layout: &Layout, sender: Option<&Name>, participant: &Name, layer: u32) -> bool {
     match sender {
         Some(sender) => layout.wants(sender, participant, true, layer),

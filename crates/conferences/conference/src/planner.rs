@@ -1,9 +1,9 @@
-//! What the data plane holds of all conferences, and the steps to what it is to hold. No I/O.
+//! Tracks what the data plane holds of all conferences, and plans the steps to the wanted state. No I/O.
 //!
-//! A round takes all conferences that have changed. First their new rows are planned ([`Planner::begin`]), which change nothing for any packet, so
-//! that a data plane without room for them leaves a conference as it was ([`Planner::abandon`]). Then the rest ([`Planner::finish`]): streams
-//! move, and after a pause what is old goes. A tree that is written for both is written twice: before the pause it still has the members that
-//! go, those of the round's other conferences too.
+//! A round includes all changed conferences. First it plans their new rows ([`Planner::begin`]), which do not affect packets yet, so a
+//! conference without room stays as it was ([`Planner::abandon`]). Then it plans the rest ([`Planner::finish`]): streams move, and after a
+//! pause old rows are removed. A tree that both parts change is written twice: before the pause it still has the members that leave,
+//! including those of the round's other conferences.
 
 use crate::allocation::Reserved;
 use crate::diff::{Ranked, Step};
@@ -20,42 +20,41 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// By which port copies leave, where the data plane's kernel sends each by its own routes: it only serves to leave the sender out.
+/// Port of all copies when the data plane's kernel routes each copy. The port then only serves to exclude the sender.
 const PORT: u32 = 1;
 
-/// Rows, as the data plane has or gets them.
+/// Steps on rows in the data plane's form.
 pub type Steps = Vec<Step<Key, Data>>;
 
 pub struct Planner {
     allocator: Allocator,
     pub numbering: Numbering,
     offer: Offer,
-    /// Of a switch; `None`: the data plane's kernel has the routes.
+    /// Routes of a switch; `None`: the data plane's kernel has the routes.
     routes: Option<Arc<dyn Routes>>,
-    /// How many rows have a track or a sequence state that the data plane keeps in registers.
+    /// Number of rows that use a track or a sequence state in the data plane's registers.
     users: HashMap<Key, usize>,
-    /// By conference: rows that are nobody else's.
+    /// By conference: rows that it does not share.
     plans: HashMap<Name, BTreeMap<Row, Value>>,
-    /// Two conferences may share one.
+    /// Trees; two conferences may share one.
     trees: BTreeMap<u32, Vec<Member>>,
     prunes: BTreeMap<u32, BTreeSet<u32>>,
     inside: HashMap<Key, Data>,
-    /// By conference: those of `inside` that are its own, until they are out.
+    /// By conference: the keys in `inside` that belong to it, until they are removed.
     owned: HashMap<Name, BTreeSet<Key>>,
     found: Option<Reserved>,
 }
 
-/// A conference in a round.
+/// A conference's part of a round.
 pub struct Part {
     pub name: Name,
     change: Option<Change>,
-    /// Rows that were written before streams move. Who they are for may have left meanwhile.
+    /// Rows written before streams move. Their participants may have left in the meantime.
     new: Vec<Key>,
-    /// Trees and exclusion sets that the change has written since they were last looked at.
+    /// Trees and exclusion sets that the change has written since the last check.
     shared: BTreeSet<Row>,
-    /// Trees and exclusion sets while streams move: as they are in, and as they are to be.
+    /// Trees and exclusion sets while streams move: present data, and wanted data.
     moving: Vec<(Key, Option<Data>, Option<Data>)>,
-    /// What has numbers of its own once the round is over; `None`: as before.
     stays: Option<(HashSet<Source>, HashSet<Name>)>,
 }
 
@@ -77,7 +76,7 @@ impl Planner {
         }
     }
 
-    /// Before a data plane is known. No payload types are refused for its sake yet.
+    /// Makes a planner before the data plane is known. Until then no payload type is rejected for lack of rewriting.
     #[must_use]
     pub fn empty() -> Self {
         let offer = Offer {
@@ -90,7 +89,7 @@ impl Planner {
         Self::new(offer, None)
     }
 
-    /// Begin with what a data plane holds: everything is laid out beside it, and streams and receivers go on with the numbers that they have.
+    /// Starts from the data plane's contents: everything is laid out beside them, and streams and receivers continue with their numbers.
     #[must_use]
     pub fn adopt(offer: Offer, routes: Option<Arc<dyn Routes>>, rows: Vec<(Key, Data)>) -> Self {
         let mut made = Self::new(offer, routes);
@@ -110,7 +109,7 @@ impl Planner {
         made
     }
 
-    /// The routes of a switch.
+    /// Returns the routes of a switch.
     #[must_use]
     pub fn routes(&self) -> Option<&Arc<dyn Routes>> {
         self.routes.as_ref()
@@ -120,19 +119,20 @@ impl Planner {
         self.routes = routes;
     }
 
-    /// Whether the data plane is a switch, which keeps numbers in registers. There they are not what the agent works out for packets of its own.
+    /// Returns whether the data plane is a switch, which keeps numbers in registers. The agent cannot compute those numbers from its
+    /// copies.
     #[must_use]
     pub fn keeps_registers(&self) -> bool {
         self.offer.registers
     }
 
-    /// Payload types that the data plane rewrites in one copy.
+    /// Returns the number of payload types that the data plane rewrites in one copy.
     #[must_use]
     pub fn payload_types(&self) -> usize {
         self.offer.payload_types
     }
 
-    /// Why nothing can go to a participant's leg whose address is known; `in_tree`: by a copy, and not by a relay entry.
+    /// Returns why a participant's leg with a known address cannot be reached; `in_tree`: by a copy instead of a relay entry.
     #[must_use]
     pub fn unreached(&self, one: &Participant, leg: &Leg, in_tree: bool) -> Option<String> {
         let (routes, source) = (self.routes.as_ref()?, leg.source?);
@@ -143,18 +143,18 @@ impl Planner {
         }
     }
 
-    /// The design in force.
+    /// Returns the design in force.
     #[must_use]
     pub fn design(&self, name: &str) -> Option<Design> {
         self.allocator.design(name)
     }
 
-    /// The streams of a conference that go by trees.
+    /// Returns a conference's streams that use trees.
     pub fn streams(&self, name: &str) -> impl Iterator<Item = &Source> {
         self.allocator.streams(name).map(|(source, _)| source)
     }
 
-    /// The copies that are planned for a conference, with their keys.
+    /// Returns a conference's planned copies, with their keys.
     pub fn copies(&self, name: &str) -> impl Iterator<Item = (Key, &CopyTo)> {
         let plan = self.plans.get(name).into_iter().flatten();
         plan.filter_map(|(row, value)| match (row, value) {
@@ -163,39 +163,39 @@ impl Planner {
         })
     }
 
-    /// A row that is in.
+    /// Returns a written row.
     #[must_use]
     pub fn row(&self, key: &Key) -> Option<&Data> {
         self.inside.get(key)
     }
 
-    /// The keys of all rows that are in.
+    /// Returns the keys of all written rows.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.inside.keys()
     }
 
-    /// The rows of a conference that are in, but for trees that it shares.
+    /// Returns a conference's written rows, except shared trees.
     pub fn owned(&self, name: &str) -> impl Iterator<Item = (&Key, &Data)> {
         let keys = self.owned.get(name).into_iter().flatten();
         keys.filter_map(|key| self.inside.get_key_value(key))
     }
 
-    /// Whether a row is in.
+    /// Returns whether a row is written.
     #[must_use]
     pub fn holds(&self, key: &Key) -> bool {
         self.inside.contains_key(key)
     }
 
-    /// Rows that are in.
+    /// Returns the number of written rows.
     #[must_use]
     pub fn row_count(&self) -> usize {
         self.inside.len()
     }
 
-    /// Begin to bring a conference to its layout: the rows that are new.
+    /// Starts to bring a conference to its layout. Returns the steps for new rows.
     ///
     /// # Errors
-    /// No room; nothing has changed.
+    /// There is no room; nothing has changed.
     pub fn begin(&mut self, conference: &Conference, copied: &dyn Fn(&Source) -> bool) -> Result<(Part, Steps), LayoutError> {
         let name = conference.name.clone();
         let routes = self.routes.clone();
@@ -216,7 +216,7 @@ impl Planner {
             return Ok((part, Vec::new()));
         }
         let mut change = self.allocator.change(layout, How::default())?;
-        // A tree is written once for each half that changes: as it is after the last.
+        // A tree is written once for each half that changes, with the state after the last change.
         let mut new = BTreeMap::new();
         while let Some(write) = self.allocator.next_new(&mut change) {
             if let Write::Add(row, value) | Write::Modify(row, value) = &write {
@@ -229,7 +229,7 @@ impl Planner {
         for (row, value) in new {
             let nexthop = nexthop(routes.as_deref(), conference);
             let mut resolver = resolver(conference, &mut self.numbering, &nexthop, copied);
-            // What it has no number for is said when the rest is planned.
+            // An error for lack of numbers is reported when the rest is planned.
             let Ok(Some((key, data))) = resolver.row(&row, &value) else {
                 continue;
             };
@@ -252,7 +252,7 @@ impl Planner {
         Ok((part, self.clear_first(steps)))
     }
 
-    /// Before a row gets a track or a sequence state that none has, its registers are cleared.
+    /// Adds steps that clear the registers of a track or sequence state before its first row.
     fn clear_first(&self, steps: Steps) -> Steps {
         if !self.offer.registers {
             return steps;
@@ -271,7 +271,7 @@ impl Planner {
         made
     }
 
-    /// The new rows were refused: the plan is as it was. The steps take out what was written of them.
+    /// Handles rejected new rows: restores the plan. The returned steps remove the new rows that were written.
     pub fn abandon(&mut self, mut part: Part, done: &[Step<Key, Data>]) -> Steps {
         if let Some(mut change) = part.change.take() {
             self.allocator.abandon(&mut change);
@@ -291,10 +291,10 @@ impl Planner {
         done.iter().rev().filter_map(undo).collect()
     }
 
-    /// The rest of the way for all parts of a round: the steps that move streams, and those that come when packets under way have left.
+    /// Plans the rest for all parts of a round: the steps that move streams, and the steps after packets in transit have left.
     ///
     /// # Errors
-    /// All numbers of layers, tracks or sequence states are taken: by the conference that is named.
+    /// All numbers of layers, tracks or sequence states are in use; the error names the conference.
     pub fn finish<'a>(
         &mut self,
         parts: &mut [Part],
@@ -314,7 +314,7 @@ impl Planner {
         Ok((moves, rest))
     }
 
-    /// Up to the pause: what trees and exclusion sets are to be until then. What two conferences share is as the last of them has it.
+    /// Plans trees and exclusion sets until the pause. A row that two conferences share gets the state of the last one.
     fn share(&mut self, part: &mut Part) {
         if let Some(mut change) = part.change.take() {
             while let Some(write) = self.allocator.next(&mut change)
@@ -334,7 +334,7 @@ impl Planner {
         }
     }
 
-    /// What a tree or an exclusion set is to be; `None`: the tree has nobody any more.
+    /// Returns the wanted state of a tree or an exclusion set; `None`: the tree has no members any more.
     fn shared(&self, row: &Row) -> Option<(Key, Option<Data>)> {
         match row {
             Row::Tree(mgid) => Some((Key::Tree(*mgid), self.trees.get(mgid).cloned().map(Data::Tree))),
@@ -376,7 +376,7 @@ impl Planner {
             Some(data) => Step::Modify(key, data),
             None => Step::Delete(key),
         }));
-        // What others name goes after them.
+        // Rows that other rows refer to are deleted after those.
         rest.sort_by_key(|step| std::cmp::Reverse(step.key().map(Ranked::rank)));
         if conference.participants.is_empty() && self.allocator.layout(&part.name).is_none() {
             self.plans.remove(&part.name);
@@ -388,7 +388,7 @@ impl Planner {
         Ok((moves, rest))
     }
 
-    /// The rows of a round that are no longer wanted are gone: the numbers that they had are free.
+    /// Frees the numbers of a round's rows after their removal.
     pub fn release(&mut self, part: &Part) {
         if let Some((sources, receivers)) = &part.stays {
             self.numbering.forget(&part.name, sources, receivers);
@@ -398,7 +398,7 @@ impl Planner {
         }
     }
 
-    /// A step is carried out.
+    /// Records an executed step.
     pub fn written(&mut self, step: &Step<Key, Data>) {
         match step {
             Step::Add(Key::Track(_) | Key::SequenceState(_), _) | Step::Drain => {}
@@ -413,7 +413,7 @@ impl Planner {
         }
     }
 
-    /// A row has a track or a sequence state now, and had one before.
+    /// Updates the user counts when a row's track or sequence state changes.
     fn count_user(&mut self, now: Option<Key>, before: Option<Key>) {
         if let Some(now) = now {
             *self.users.entry(now).or_default() += 1;
@@ -428,7 +428,7 @@ impl Planner {
         }
     }
 
-    /// All conferences have been brought to what they are to be: what was found beside them goes.
+    /// Returns the deletes of found rows that are not needed, once all conferences are written.
     #[must_use]
     pub fn unwanted(&self) -> Steps {
         let owned: HashSet<&Key> = self.owned.values().flatten().collect();
@@ -442,7 +442,7 @@ impl Planner {
         gone.into_iter().map(|key| Step::Delete(key.clone())).collect()
     }
 
-    /// What was found and unwanted is gone.
+    /// Records that the unneeded rows are deleted.
     pub fn settled(&mut self) {
         if let Some(found) = self.found.take() {
             self.allocator.give_back(found);
@@ -498,7 +498,7 @@ fn resolver<'a>(
     }
 }
 
-/// The port by which a switch reaches a participant: that of its first leg that can be reached.
+/// Returns the switch port of a participant: the port of its first reachable leg.
 fn port(routes: &dyn Routes, one: &Participant) -> Option<u32> {
     let sources = one.legs.values().filter_map(|leg| leg.source);
     sources
@@ -507,13 +507,13 @@ fn port(routes: &dyn Routes, one: &Participant) -> Option<u32> {
         .next()
 }
 
-/// The number of the next hop of copies to one of a participant's addresses; or why none go there.
+/// Returns the number of the next hop for copies to one of a participant's addresses, or why there is none.
 fn hop(routes: &dyn Routes, one: &Participant, addr: IpAddr) -> Result<u32, String> {
     let (hop, port) = (routes.next_hop(addr)?, port(routes, one));
     if Some(hop.port) == port {
         return Ok(hop.number);
     }
-    // A node of a tree is one participant, whatever the medium.
+    // A node of a tree stands for one participant, for all its media.
     let other = port.map_or_else(|| "none".to_owned(), |port| port.to_string());
     Err(format!(
         "{addr}: the switch sends there by port {}, and other media of {} by port {other}; they have to have one in common",
@@ -528,7 +528,7 @@ fn nexthop<'a>(routes: Option<&'a dyn Routes>, conference: &'a Conference) -> im
     }
 }
 
-/// A stream is tracked before its receivers' numbers go by that: until then they would be counted in another way.
+/// Orders tracks before the receivers that use them. Otherwise the data plane would number their packets without the track for a moment.
 fn tracks_first(steps: Steps, written: &BTreeMap<Key, Data>) -> Steps {
     let mut first = Vec::new();
     for step in &steps {
@@ -553,14 +553,14 @@ fn tracks_first(steps: Steps, written: &BTreeMap<Key, Data>) -> Steps {
     made
 }
 
-/// What comes before the pause, and what comes after it.
+/// Splits steps into those before the pause and those after it.
 fn split(mut steps: Steps) -> (Steps, Steps) {
     let drain = steps.iter().position(|step| *step == Step::Drain);
     let rest = drain.map_or_else(Vec::new, |at| steps.split_off(at));
     (steps, rest.into_iter().filter(|step| *step != Step::Drain).collect())
 }
 
-/// What a data plane keeps of layers and numbers, by the streams that they are of.
+/// Returns the data plane's state of layers and numbers, by stream.
 fn former(rows: &[(Key, Data)]) -> HashMap<Place, Former> {
     let mut streams: HashMap<Place, Former> = HashMap::new();
     let (mut by_layers, mut by_stream) = (HashMap::new(), HashMap::new());
@@ -631,7 +631,7 @@ mod tests {
         made
     }
 
-    /// A data plane that refuses what a real one does: two rows of one key, and changes of what is not there.
+    /// Applies steps to a data plane model that rejects duplicate keys and changes of missing rows.
     fn apply(rows: &mut HashMap<Key, Data>, planner: &mut Planner, steps: &[Step<Key, Data>]) {
         for step in steps {
             match step {
@@ -655,7 +655,7 @@ mod tests {
         apply(rows, planner, &rest);
     }
 
-    /// To whom a packet of each stream goes now, by its layer.
+    /// Returns the receivers of each stream's packets, by layer.
     fn receivers(rows: &HashMap<Key, Data>) -> HashMap<(Key, u32), BTreeSet<Endpoint>> {
         let mut found = HashMap::new();
         for (key, data) in rows {
@@ -684,8 +684,8 @@ mod tests {
         found
     }
 
-    /// Bring several conferences in one round; a packet that comes at any moment of it goes to everybody to whom it goes before and after, and to
-    /// nobody to whom it goes neither before nor after.
+    /// Brings several conferences up to date in one round. At any moment a packet goes to all receivers that get it before and after, and
+    /// to no receiver that gets it neither before nor after.
     fn bring_gently(rows: &mut HashMap<Key, Data>, planner: &mut Planner, conferences: &[Conference]) {
         let before = receivers(rows);
         let mut seen = Vec::new();

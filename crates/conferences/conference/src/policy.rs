@@ -1,6 +1,6 @@
-//! Which layers a receiver gets: a replaceable policy over estimates, and the default one.
+//! Selects a receiver's layers from its estimates: an exchangeable policy, and the default policy.
 //!
-//! A *level* is how many layers go: 0 is a paused stream, 1 the lowest frame rate, as many as there are rates everything.
+//! A *level* is the number of layers sent: 0 pauses the stream, 1 is the lowest frame rate, and the number of rates means all layers.
 
 use crate::downlink::{GRACE, RETRY};
 use shunt_latch::Time;
@@ -13,7 +13,7 @@ pub struct Estimate<'a> {
     pub time: Time,
     /// bit/s.
     pub bitrate: f64,
-    /// bit/s that each level from 1 on needs, all that lies below included.
+    /// bit/s that each level from 1 on needs, including all lower levels.
     pub rates: &'a [f64],
 }
 
@@ -23,42 +23,42 @@ impl Estimate<'_> {
     }
 }
 
-/// Levels of which it is known when they were sent last.
+/// Number of levels whose last use is remembered.
 const LEVELS: usize = 8;
 
-/// What the estimates of one receiver for one sender have been.
+/// History of one receiver's estimates for one sender.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trend {
     first: Option<Time>,
-    /// When the level was changed last, and the first estimate since.
+    /// Time of the last level change, and the first estimate since then.
     pub level_since: Option<Time>,
     pub level_first: f64,
-    /// The level before, and its last estimate (bit/s).
+    /// The previous level, and its last estimate (bit/s).
     pub before: Option<(usize, f64)>,
     last: Option<(usize, f64)>,
-    /// The last time that the next level did not fit;
+    /// Last time that the next level did not fit.
     next_unfit: Option<Time>,
-    /// that the estimate was not as high as it can get with what is sent;
+    /// Last time that the estimate was below the maximum that the rate sent allows.
     unbound: Option<Time>,
-    /// that the lowest level fitted, or another was sent.
+    /// Last time that the lowest level fitted, or that another level was sent.
     lowest_fit: Option<Time>,
     sent: [Option<Time>; LEVELS],
 }
 
 impl Trend {
-    /// Whether something has held for so long, that last did not at `broken`.
+    /// Returns whether a condition that last failed at `broken` has held for this long.
     fn held(&self, broken: Option<Time>, long: Duration, now: Time) -> bool {
         let before = |at: Time| now.since(at) >= long;
         self.first.is_some_and(before) && broken.is_none_or(before)
     }
 
-    /// Whether a level, or a higher one, was sent in the last `long`.
+    /// Returns whether this level or a higher one was sent in the last `long`.
     fn was_sent(&self, level: usize, long: Duration, now: Time) -> bool {
         let recent = |at: &Option<Time>| at.is_some_and(|at| now.since(at) < long);
         self.sent.iter().skip(level).any(recent)
     }
 
-    /// Take in what was said at a level.
+    /// Records an estimate at a level.
     fn take(&mut self, level: usize, estimate: &Estimate) {
         let now = estimate.time;
         self.first.get_or_insert(now);
@@ -84,30 +84,31 @@ impl Trend {
     }
 }
 
-/// Turns estimates into levels.
+/// Maps estimates to levels.
 pub trait Policy {
-    /// The level from now on. `trend` includes the new estimate.
+    /// Returns the new level. `trend` includes the new estimate.
     fn select(&self, level: usize, trend: &Trend, estimate: &Estimate) -> usize;
 }
 
-/// A higher level has to fit so many times,
+/// Factor by which an estimate must exceed a higher level,
 const UP_ROOM: f64 = 1.1;
-/// and for so long: an estimate that climbs may fall again.
+/// and for how long, because a climbing estimate may fall again.
 const UP_AFTER: Duration = Duration::from_secs(3);
-/// Browsers' estimates end at about 1.5 times what arrives: from here on an estimate says no more than that,
+/// Browsers' estimates are limited to about 1.5 times the rate that arrives. Above this factor an estimate gives no further information,
 const BOUND: f64 = 1.3;
-/// and after so long the next level is tried all the same, but not where it was sent in vain a short while ago.
+/// and after this time the next level is tried anyway, unless it recently failed.
 const TRY_AFTER: Duration = Duration::from_secs(8);
-/// A stream whose lowest layer has not fitted for so long is paused,
+/// A stream is paused when its lowest layer has not fitted for this long,
 const PAUSE_AFTER: Duration = Duration::from_secs(3);
-/// and stays so for so long, whatever is estimated: it made room itself.
+/// and stays paused for this long, because the pause itself frees capacity and raises the estimates.
 const PAUSE_LASTS: Duration = Duration::from_secs(8);
 
-/// Down at once to what fits, up by one when the next level has fitted for a while, or may well fit; paused when not even the lowest fits.
+/// The default policy: falls at once to a level that fits, rises by one level when the next level fits or is worth a trial, and pauses when
+/// no level fits.
 ///
-/// Down: the present level needs more than the estimate; at once, unless the receiver is new to it and its estimate only has to climb yet. Up:
-/// the estimate has carried the next level for three seconds; or it has been as high as it can get with what is sent for eight, which is how a
-/// receiver that gets little ever gets more.
+/// Down: the present level needs more than the estimate. The level falls at once, unless it is new to the receiver and the estimate is
+/// still climbing. Up: the estimate has been sufficient for the next level for three seconds, or it has been at its maximum for the rate
+/// sent for eight seconds. Without the second condition a receiver at a low level would never rise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stepwise;
 
@@ -146,7 +147,7 @@ fn lower(level: usize, trend: &Trend, estimate: &Estimate) -> usize {
     fitting.unwrap_or(usize::from(!paused))
 }
 
-/// A policy's answer that is no level.
+/// An invalid level from a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("level {level} is not in 0..={top}")]
 pub struct NoLevel {
@@ -154,7 +155,7 @@ pub struct NoLevel {
     pub top: usize,
 }
 
-/// One receiver of one sender: its level, from its estimates.
+/// Level and history of one receiver for one sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receiver {
     pub level: usize,
@@ -170,10 +171,10 @@ impl Receiver {
         }
     }
 
-    /// Take an estimate in; the level before if it changes.
+    /// Records an estimate. Returns the previous level if the level changes.
     ///
     /// # Errors
-    /// The policy answered what is no level; nothing has changed.
+    /// The policy returned an invalid level; nothing has changed.
     pub fn estimate(&mut self, policy: &dyn Policy, estimate: &Estimate) -> Result<Option<usize>, NoLevel> {
         let top = estimate.rates.len();
         self.level = self.level.min(top);
@@ -186,7 +187,7 @@ impl Receiver {
         Ok((before != level).then_some(before))
     }
 
-    /// A paused stream whose receiver sends no estimates is tried again after a while: who gets nothing estimates nothing.
+    /// Retries a paused stream after a while, because a receiver that gets nothing sends no estimates.
     pub fn retry(&mut self, now: Time) -> bool {
         let due = self.level == 0 && !self.trend.was_sent(1, RETRY, now);
         if due {

@@ -1,13 +1,14 @@
-//! Retransmissions: NACKs answered from a cache of recent packets, to who asked only, in the numbers that the receiver knows.
+//! Retransmissions: answers NACKs from a cache of recent packets, only to the receiver that asked, with the numbers that this receiver
+//! knows.
 //!
-//! A receiver's number belongs to a packet only if a copy was made for it. So a NACK is answered, or passed on, only for numbers from the first
-//! one that the receiver was given since it last began to get the stream. Numbers from before that are a hole that no packet fills: a
-//! receiver whose quality was raised in mid-call, and who has the sender's numbers, sees a jump over all that it was not sent. Passing its
-//! NACKs of these on has the sender send them again, to everybody.
+//! A receiver's number belongs to a packet only if a copy was made for the receiver. A NACK is therefore answered or forwarded only for
+//! numbers from the first one that the receiver got since it last started to get the stream. Earlier numbers are a gap that no packet
+//! fills. A receiver with the sender's numbers, whose quality was raised during the call, sees a jump over everything that it was not sent.
+//! If its NACKs for that gap were forwarded, the sender would retransmit the packets to all receivers.
 //!
-//! Where a receiver has numbers of its own, the cache runs the algorithms of the data plane ([`crate::sequence`]) over the same packets: the
-//! agent has a copy of each packet of a stream (`to_agent`), in order. When a copy is missing ([`Cache::missed`]), or it is not certain with
-//! which packet a change of target took place, the numbers are not certain any more; then a key frame is the answer.
+//! For a receiver with rewritten numbers, the cache runs the data plane's algorithms ([`crate::sequence`]) on the same packets: the agent
+//! gets a copy of each packet of a stream (`to_agent`), in order. If a copy is missing ([`Cache::missed`]), or the packet of a target
+//! change is unknown, the numbers become uncertain. A NACK then results in a key frame request.
 
 use crate::packets::{MediaPacket, Reader, Told};
 use crate::sequence::{LowRetransmission, Options, Outcome, SequenceState};
@@ -18,51 +19,51 @@ use shunt_rtp::sequence::distance;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Packets of one stream that are kept.
+/// Cached packets of one stream.
 const PACKETS: usize = 512;
-/// Octets of one stream that are kept.
+/// Cached octets of one stream.
 const OCTETS: usize = 1 << 20;
-/// Numbers of a receiver whose packets are known.
+/// Numbers per receiver whose packets are remembered.
 const NUMBERS: usize = 512;
-/// The same number is not sent again sooner: two NACKs of one loss.
+/// Minimum time between two retransmissions of one number, because one loss can cause two NACKs.
 const AGAIN: Duration = Duration::from_millis(40);
 
-/// How a receiver begins.
+/// How a receiver starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begins {
-    /// It has been getting the stream; the cache is what is new.
+    /// The receiver already gets the stream; only the cache is new.
     Before,
-    /// It begins to get the stream now, or gets it again.
+    /// The receiver starts or resumes the stream now.
     Now,
 }
 
 #[derive(Clone, Debug)]
 struct Receiver {
-    /// Of one with numbers of its own; and the target that it changes to.
+    /// Sequence state of a receiver with rewritten numbers, and the target that it changes to.
     sequence_state: Option<(SequenceState, usize)>,
-    /// A change that has been written, but not acknowledged.
+    /// A target change that is written but not acknowledged.
     pending: Option<usize>,
     begins: Begins,
     active: bool,
-    /// The first number since it began.
+    /// The first number since the receiver started.
     first: Option<u16>,
     certain: bool,
-    /// Its number, the sender's, and when it was sent again.
+    /// The receiver's number, the sender's number, and the time of the last retransmission.
     given: VecDeque<(u16, u16, Option<Time>)>,
 }
 
-/// What is to be done about a NACK.
+/// Actions for a NACK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// RTP packets for the receiver that asked, with its numbers.
+    /// RTP packets for the receiver, with its numbers.
     pub packets: Vec<Vec<u8>>,
-    /// The sender's numbers of packets that did not come here either: to be asked of the sender.
+    /// The sender's numbers of packets that did not arrive here either: request them from the sender.
     pub ask: Vec<u16>,
-    /// Nothing else helps.
+    /// Request a key frame, because nothing else helps.
     pub key_frame: bool,
 }
 
-/// One stream's recent packets and its receivers' numbers.
+/// Recent packets of one stream, and the receivers' numbers.
 #[derive(Clone, Debug)]
 pub struct Cache {
     reader: Option<Reader>,
@@ -73,7 +74,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `told`: how its layers are told, if it has some; `targets`: decode targets of the data plane.
+    /// `told`: source of the layers, if the stream has layers; `targets`: decode targets of the data plane.
     #[must_use]
     pub fn new(told: Option<Told>, targets: usize) -> Self {
         let options = Options {
@@ -90,7 +91,7 @@ impl Cache {
         }
     }
 
-    /// A receiver gets the stream: with the sender's numbers, or, one that had been paused, with those that it had.
+    /// Starts a receiver with the sender's numbers. A receiver that was paused resumes with its numbers.
     pub fn begin(&mut self, receiver: &Name, begins: Begins) {
         let made = Receiver {
             sequence_state: None,
@@ -108,26 +109,26 @@ impl Cache {
         }
     }
 
-    /// A receiver does not get the stream for now. Its numbers stay where they are.
+    /// Pauses a receiver. Its numbers stay.
     pub fn pause(&mut self, receiver: &str) {
         if let Some(one) = self.receivers.get_mut(receiver) {
             one.active = false;
         }
     }
 
-    /// A receiver has numbers of its own from now on, beginning as one that gets target `from`; the target that its row of `copy` names is
-    /// about to be `to`. Call [`Cache::written`] when the data plane has acknowledged the row.
+    /// Starts rewriting a receiver's numbers, from those of a receiver of target `from`; its row of `copy` is about to name target `to`.
+    /// Call [`Cache::written`] when the data plane has acknowledged the row.
     pub fn retarget(&mut self, receiver: &str, from: usize, to: usize) {
         let whole = self.rewriters.len() - 1;
         if let Some(one) = self.receivers.get_mut(receiver) {
-            // Since when the data plane has counted what a lower target leaves out is not known.
+            // The start of the data plane's count for a lower target is unknown.
             one.certain &= one.sequence_state.is_some() || from == whole;
             one.sequence_state.get_or_insert((SequenceState::new(from), from));
             one.pending = Some(to);
         }
     }
 
-    /// The change of target is in the data plane.
+    /// Records that the target change is acknowledged.
     pub fn written(&mut self, receiver: &str) {
         if let Some(one) = self.receivers.get_mut(receiver)
             && let (Some(to), Some((_, wanted))) = (one.pending.take(), one.sequence_state.as_mut())
@@ -136,28 +137,28 @@ impl Cache {
         }
     }
 
-    /// A receiver has left.
+    /// Removes a receiver.
     pub fn end(&mut self, receiver: &str) {
         self.receivers.remove(receiver);
     }
 
-    /// Copies of packets did not arrive here, or the agent was not there when they came: who has numbers of its own has unknown ones.
+    /// Records that copies were lost, or that the agent was not running: rewritten numbers become uncertain.
     pub fn missed(&mut self) {
         for one in self.receivers.values_mut().filter(|one| one.sequence_state.is_some()) {
             one.certain = false;
         }
     }
 
-    /// The first number of a receiver since it began; `None`: none yet.
+    /// Returns the first number of a receiver since it started; `None` if there is none yet.
     #[must_use]
     pub fn first(&self, receiver: &str) -> Option<u16> {
         self.receivers.get(receiver).and_then(|one| one.first)
     }
 
-    /// A packet of the stream, as it came to the data plane.
+    /// Adds a packet of the stream, as it arrived at the data plane.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The packet is malformed.
     pub fn take(&mut self, packet: &[u8]) -> Result<(), MediaError> {
         let header = shunt_rtp::Header::parse(packet)?;
         let sequence = header.sequence;
@@ -181,7 +182,7 @@ impl Cache {
         Ok(())
     }
 
-    /// A receiver misses these of its numbers.
+    /// Handles a receiver's NACK of these numbers.
     pub fn nack(&mut self, receiver: &str, lost: impl Iterator<Item = u16>, now: Time) -> Answer {
         let mut answer = Answer::default();
         let Some(one) = self.receivers.get_mut(receiver).filter(|one| one.active) else {
@@ -221,7 +222,7 @@ impl Receiver {
                     && to != *wanted
                     && read.changes(sequence_state.target(), to)
                 {
-                    // Whether the row was in before this packet came is not known.
+                    // It is unknown whether the row was written before this packet arrived.
                     self.certain = false;
                 }
                 sequence_state.accept(*wanted, changes, outcomes)
@@ -240,7 +241,8 @@ impl Receiver {
         }
     }
 
-    /// The sender's number of one of the receiver's that did not come here; `None`: the receiver was never to get it, or it is not certain.
+    /// Returns the sender's number of a receiver's number whose packet did not arrive here; `None`: the receiver was not to get it, or it
+    /// is uncertain.
     fn missing(&self, number: u16) -> Option<u16> {
         let nearest = |ahead: bool| {
             let side = self.given.iter().filter(|(given, ..)| (distance(*given, number) > 0) == ahead);
@@ -248,18 +250,18 @@ impl Receiver {
         };
         match (nearest(false), nearest(true)) {
             (Some((low, before, _)), Some((high, after, _))) => {
-                // As many numbers as the sender's between them: none of these was suppressed.
+                // There are as many numbers as the sender's in between, so none was suppressed.
                 let whole = high.wrapping_sub(*low) == after.wrapping_sub(*before);
                 whole.then(|| before.wrapping_add(number.wrapping_sub(*low)))
             }
-            // From before the cache: its number is the sender's, unless the receiver was not getting the stream then.
+            // The packet precedes the cache. Its number is the sender's, if the receiver was getting the stream then.
             (None, _) if self.sequence_state.is_none() && self.begins == Begins::Before => Some(number),
             _ => None,
         }
     }
 }
 
-/// The same packet with a receiver's number.
+/// Returns a copy of a packet with a receiver's number.
 fn renumbered(packet: &[u8], number: u16) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if let Some(place) = packet.get_mut(2..4) {

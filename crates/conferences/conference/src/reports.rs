@@ -1,15 +1,15 @@
-//! Which RTCP goes where: reports of a sender to all who get its medium, requests of a receiver to the one sender that they name.
+//! Selects RTCP to forward: a sender's reports to all receivers of its medium, a receiver's requests to the sender that they name.
 //!
-//! Nothing here waits for anything: what comes in goes on in the same call, so a sender report is as late as the call is.
+//! RTCP is forwarded in the same call, so a sender report is delayed only by the call's own duration.
 
 use shunt_rtp::MediaError;
 use shunt_rtp::rtcp::{Kind, walk};
 
-/// Version 2, no report blocks, SR, six more words.
+/// Header of an SR: version 2, no report blocks, six more words.
 const BARE_SR: [u8; 4] = [0x80, 200, 0, 6];
 
-/// The items of a sender's compound that go to its receivers: sender reports without their report blocks, which are about its own receptions,
-/// SDES and BYE. Empty where there are none. `carried`: whether a stream of this SSRC goes to anybody.
+/// Returns the parts of a sender's compound for its receivers: SDES, BYE, and sender reports without report blocks, which concern streams
+/// that the sender receives. Empty if there are none. `carried`: whether a stream with this SSRC has receivers.
 ///
 /// # Errors
 /// The compound is malformed.
@@ -33,16 +33,16 @@ pub fn for_receivers(packet: &[u8], carried: impl Fn(u32) -> bool) -> Result<Vec
     Ok(out)
 }
 
-/// What a receiver asks of the sender of a stream.
+/// A receiver's request to a stream's sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Packets by their numbers, as the receiver knows them.
+    /// Packets by number, as the receiver knows them.
     Nack { ssrc: u32, lost: Vec<u16> },
     /// PLI or FIR.
     KeyFrame { ssrc: u32 },
 }
 
-/// The requests in a receiver's compound.
+/// Returns the requests in a receiver's compound.
 ///
 /// # Errors
 /// The compound is malformed.

@@ -1,4 +1,4 @@
-//! Layers of streams and the numbers that they have in one data plane: rows of `layer`, tracks (S-LR of a stream), receiver sequence states.
+//! Layers of streams and their numbers in one data plane: rows of `layer`, tracks (S-LR of a stream), receiver sequence states.
 
 use crate::allocation::Numbers;
 use crate::membership::TARGETS;
@@ -11,35 +11,35 @@ use shunt_rtp::descriptor::{Descriptor, LayerTable, Structure, has_structure};
 use shunt_rtp::{Header, MediaError};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// How a data plane gives receivers of some layers numbers of their own.
+/// How a data plane rewrites the numbers of receivers that get some layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewriting {
-    /// All streams go whole.
+    /// Streams always have all layers.
     None,
     SLm,
     SLr,
 }
 
-/// The data of a row of `layer`.
+/// Data of a row of `layer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerRow {
     pub layer: u8,
     pub switches: u16,
 }
 
-/// Why layers of a stream are not left out.
+/// Why a stream's layers cannot be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// The packet that ends a picture would go with the highest spatial layer.
+    /// The packet that ends a picture would be dropped with the highest spatial layer.
     SpatialLayers,
     NotNested,
 }
 
-/// A stream in a data plane: the 5-tuple that it comes by, and its SSRC.
+/// A stream in a data plane: its incoming 5-tuple, and its SSRC.
 pub type Place = (FiveTuple, u32);
 
-/// What a data plane keeps of a stream and of its receivers, as it was found. They go on with these numbers: with others, receivers would get
-/// sequence numbers again that they have had.
+/// A data plane's state of a stream and its receivers, as found. They continue with these numbers; with new numbers, receivers would get
+/// sequence numbers a second time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Former {
     pub layers: u32,
@@ -57,11 +57,11 @@ struct Stream {
     tracked: bool,
     table: LayerTable,
     rows: BTreeMap<u8, LayerRow>,
-    /// The layer of frames by their number modulo four; `None` where that does not tell it.
+    /// The layer of frames by frame number modulo four; `None` if the number does not determine it.
     phases: Option<[u8; PHASES as usize]>,
     whole: Option<Whole>,
     sequence_states: HashMap<Name, u32>,
-    /// Sequence states found in the data plane that no receiver has adopted yet.
+    /// Sequence states found in the data plane that no receiver has taken over yet.
     former: HashMap<Endpoint, u32>,
 }
 
@@ -69,7 +69,7 @@ struct Stream {
 #[derive(Clone, Debug)]
 pub struct Numbering {
     rewriting: Rewriting,
-    /// Layers are left out only where the dependency descriptor tells them.
+    /// Layers are dropped only if the dependency descriptor describes them.
     descriptor_only: bool,
     layers: Numbers,
     tracks: Numbers,
@@ -92,19 +92,19 @@ impl Numbering {
         }
     }
 
-    /// A data plane that reads the dependency descriptor and nothing else: streams whose layers are told in another way go whole.
+    /// Makes the numbers of a data plane that reads only the dependency descriptor: other streams always have all layers.
     #[must_use]
     pub fn with_descriptor_only(self, descriptor_only: bool) -> Self {
         Self { descriptor_only, ..self }
     }
 
-    /// Whether the data plane leaves layers out that are told in this way.
+    /// Returns whether the data plane can drop layers described in this way.
     #[must_use]
     pub fn reads(&self, told: Told) -> bool {
         !self.descriptor_only || matches!(told, Told::DependencyDescriptor(_))
     }
 
-    /// What was found in a data plane, before anything has a number: the same streams and receivers go on with it.
+    /// Records the state found in a data plane, before any number is allocated: the same streams and receivers continue with it.
     pub fn remember(&mut self, found: HashMap<Place, Former>) {
         let used = |number: fn(&Former) -> u32| -> BTreeSet<u32> { found.values().map(number).filter(|number| *number != 0).collect() };
         self.layers.reserve(&used(|former| former.layers));
@@ -114,7 +114,7 @@ impl Numbering {
         self.former = found;
     }
 
-    /// What was found and nobody has adopted is gone from the data plane.
+    /// Releases found numbers that no receiver has taken over, after their deletion from the data plane.
     pub fn give_back(&mut self) {
         for former in std::mem::take(&mut self.former).into_values() {
             if former.layers != 0 {
@@ -136,7 +136,7 @@ impl Numbering {
         }
     }
 
-    /// How many more receivers can have numbers of their own.
+    /// Returns how many more receivers can have rewritten numbers.
     #[must_use]
     pub fn room(&self) -> usize {
         match self.rewriting {
@@ -145,12 +145,12 @@ impl Numbering {
         }
     }
 
-    /// A stream's number in `layer`, and its track (0 until it is to be tracked); 0 and 0 where the data plane leaves no layers out.
+    /// Returns a stream's number in `layer`, and its track (0 until it is to be tracked); 0 and 0 if the data plane cannot drop its layers.
     ///
-    /// Where all tracks are taken the stream is not tracked, and its receivers get everything.
+    /// If all tracks are in use, the stream is not tracked and its receivers get all layers.
     ///
     /// # Errors
-    /// All numbers are taken: the stream goes whole.
+    /// All numbers are in use: the stream has all layers.
     pub fn stream(&mut self, source: &Source, place: Place, told: Told, tracked: bool) -> Result<(u32, u32), LayoutError> {
         if self.rewriting == Rewriting::None || !self.reads(told) {
             return Ok((0, 0));
@@ -187,7 +187,8 @@ impl Numbering {
         Ok((stream.layers, stream.track))
     }
 
-    /// A receiver's sequence state of a stream that is tracked; 0 of any other, and where all are taken. `there`: the receiver's address.
+    /// Returns a receiver's sequence state for a tracked stream; 0 if the stream is not tracked, or if all states are in use. `there`: the
+    /// receiver's address.
     pub fn sequence_state(&mut self, source: &Source, receiver: &Name, there: Endpoint) -> u32 {
         let Some(stream) = self.streams.get_mut(source).filter(|stream| stream.tracked) else {
             return 0;
@@ -202,7 +203,7 @@ impl Numbering {
         sequence_state
     }
 
-    /// Bit n: frames of a stream with a number of n modulo four are above a target. 0 where it is not known, and where S-LR learns it.
+    /// Bit n: frames with a number of n modulo four are above a target. 0 if unknown, or if S-LR learns the pattern.
     #[must_use]
     pub fn cadence(&self, source: &Source, target: usize) -> u8 {
         let phases = self.streams.get(source).and_then(|stream| stream.phases);
@@ -213,7 +214,7 @@ impl Numbering {
         above.map(|(phase, _)| 1 << phase).sum()
     }
 
-    /// The rows of `layer` that a stream is to have, by template id.
+    /// Returns the wanted rows of `layer` of a stream, by template ID.
     pub fn rows(&self, source: &Source) -> impl Iterator<Item = ((u32, u8), LayerRow)> {
         let stream = self.streams.get(source);
         stream
@@ -221,13 +222,13 @@ impl Numbering {
             .flat_map(|stream| stream.rows.iter().map(|(template, row)| ((stream.layers, *template), *row)))
     }
 
-    /// Why layers of a stream are not left out.
+    /// Returns why a stream's layers cannot be dropped.
     #[must_use]
     pub fn whole(&self, source: &Source) -> Option<Whole> {
         self.streams.get(source).and_then(|stream| stream.whole)
     }
 
-    /// Whether a stream tells its layers by templates of which nothing is known yet, or not enough after a restart.
+    /// Returns whether a stream describes its layers by templates that are unknown, or incomplete after a restart.
     #[must_use]
     pub fn awaits_structure(&self, source: &Source) -> bool {
         let waiting = |stream: &Stream| {
@@ -237,10 +238,10 @@ impl Numbering {
         self.streams.get(source).is_some_and(waiting)
     }
 
-    /// An RTP packet of a stream that may carry a template structure; whether rows, or frame cadences, are others now.
+    /// Reads an RTP packet that may carry a template structure. Returns whether rows or frame cadences have changed.
     ///
     /// # Errors
-    /// It is malformed.
+    /// The packet is malformed.
     pub fn see(&mut self, source: &Source, packet: &[u8]) -> Result<bool, MediaError> {
         let rewriting = self.rewriting;
         let Some(stream) = self.streams.get_mut(source) else {
@@ -269,14 +270,14 @@ impl Numbering {
         stream.table.see(structure.clone());
         stream.rows = rows(&stream.table, targets);
         if rewriting == Rewriting::SLm {
-            // Its receivers change over with any packet.
+            // Receivers may change over with any packet.
             stream.rows.values_mut().for_each(|row| row.switches = 0);
             stream.phases = phases(&structure, &stream.rows, &found);
         }
         Ok((&stream.rows, &stream.phases) != (&before.0, &before.1))
     }
 
-    /// Take back the numbers of a conference's streams and receivers that are none of these.
+    /// Frees the numbers of a conference's other streams and receivers.
     pub fn forget(&mut self, conference: &Name, sources: &HashSet<Source>, receivers: &HashSet<Name>) {
         let (sequence_states, layers, tracks) = (&mut self.sequence_states, &mut self.layers, &mut self.tracks);
         self.streams.retain(|source, stream| {
@@ -308,7 +309,7 @@ impl Numbering {
 
 impl Stream {
     fn new(told: Told, layers: u32) -> Self {
-        // Where ids are temporal ids, they are the layers; of templates nothing is known before a structure has come.
+        // If IDs are temporal IDs, they are the layers. Templates are unknown before a structure has arrived.
         let plain = !matches!(told, Told::DependencyDescriptor(_));
         let row = |temporal: u8| LayerRow {
             layer: temporal.min(TARGETS as u8 - 1),
@@ -347,7 +348,7 @@ fn why_whole(structure: &Structure) -> Option<Whole> {
     (!structure.is_nested()).then_some(Whole::NotNested)
 }
 
-/// The rows of a template table: targets beyond ours are our highest, and ours beyond theirs are their highest.
+/// Returns the rows of a template table. If the stream has more targets than the data plane, or fewer, the highest ones are merged.
 fn rows(table: &LayerTable, targets: usize) -> BTreeMap<u8, LayerRow> {
     let row = |(template, layer): (&u8, &shunt_rtp::descriptor::Layer)| {
         let lowest = if layer.needed_by == 0 {
@@ -372,10 +373,10 @@ fn rows(table: &LayerTable, targets: usize) -> BTreeMap<u8, LayerRow> {
     table.rows.iter().map(row).collect()
 }
 
-/// The layer of frames by their number modulo four, after a frame that depends on none; `None` where the structure does not tell it.
+/// Returns the layer of frames by frame number modulo four, after a key frame; `None` if the structure does not determine it.
 ///
-/// Frames of a layer depend on ones that came a fixed number of frames before: four, two and one in L1T3, two and one in L1T2. From a key
-/// frame on, the lowest layer whose distance divides a frame's own to the key frame is its layer: so browsers send them.
+/// Frames of a layer depend on frames at a fixed distance before: four, two and one in L1T3, two and one in L1T2. A frame after the key
+/// frame belongs to the lowest layer whose distance divides the frame's distance to the key frame. Browsers send frames in this order.
 fn phases(structure: &Structure, rows: &BTreeMap<u8, LayerRow>, first: &Descriptor) -> Option<[u8; PHASES as usize]> {
     let mut distances: BTreeMap<u8, u16> = BTreeMap::new();
     for (index, template) in structure.templates.iter().enumerate() {

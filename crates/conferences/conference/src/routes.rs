@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Where packets to an address go: the device port by which they leave, the number of the next hop, and what that writes into their frames.
+/// Next hop of packets to an address: the outgoing device port, the number of the next hop, and the values that it writes into the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     pub port: u32,
@@ -12,11 +12,11 @@ pub struct NextHop {
     pub vlan: Option<u16>,
 }
 
-/// The routes of a switch, as they were read.
+/// The routes of a switch, as last read.
 pub trait Routes: Send + Sync {
-    /// Where packets to an address go.
+    /// Returns the next hop of packets to an address.
     ///
     /// # Errors
-    /// The switch sends nothing there: why.
+    /// The reason why the switch cannot send there.
     fn next_hop(&self, addr: IpAddr) -> Result<NextHop, String>;
 }

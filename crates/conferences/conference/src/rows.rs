@@ -1,6 +1,6 @@
-//! Rows of a plan in the data plane's own terms: addresses in place of names (docs/replication.md).
+//! Rows of a plan in the data plane's form: addresses instead of names (docs/replication.md).
 //!
-//! A row whose receiver has no address yet is not wanted until it has one.
+//! A row is not wanted until its receiver has an address.
 
 use crate::adaptation::Medium;
 use crate::diff::{Rank, Ranked, Step, diff};
@@ -28,9 +28,9 @@ pub enum Key {
     Prune(u32),
     /// A relay entry.
     Relay(FiveTuple),
-    /// Not a row: what a switch's registers keep of a track.
+    /// Not a row: a switch's register state of a track.
     Track(u32),
-    /// The same of a sequence state.
+    /// The register state of a sequence state.
     SequenceState(u32),
 }
 
@@ -51,10 +51,10 @@ pub struct Copy {
     pub addresses: FiveTuple,
     pub nexthop: u32,
     pub target: usize,
-    /// 0: the receiver has the sender's numbers.
+    /// 0: the receiver gets the sender's numbers.
     pub sequence_state: u32,
     pub cadence: u8,
-    /// (the sender's payload type, the receiver's), where they differ.
+    /// (sender's payload type, receiver's payload type), where they differ.
     pub payload_types: Vec<(u8, u8)>,
 }
 
@@ -66,13 +66,13 @@ pub enum Data {
     Tree(Vec<Member>),
     Node(Node),
     Prune(BTreeSet<u32>),
-    /// New source and destination.
+    /// New source and destination of a relay entry.
     Relay(FiveTuple),
-    /// Of a track or a sequence state: the next packet is the first.
+    /// Cleared state of a track or sequence state: the next packet is the first.
     Cleared,
 }
 
-/// A row of `conference`, `copy` or `layer`, and what it has counted.
+/// A row of `conference`, `copy` or `layer`, and its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
     pub key: Key,
@@ -81,7 +81,7 @@ pub struct Counted {
 }
 
 impl Data {
-    /// The track or the sequence state that a row has.
+    /// Returns the track or sequence state that a row uses.
     #[must_use]
     pub fn memory(&self) -> Option<Key> {
         match self {
@@ -106,21 +106,21 @@ impl Ranked for Key {
     }
 }
 
-/// What a conference's rows are worked out from.
+/// Inputs for computing a conference's rows.
 pub struct Resolver<'a> {
     pub conference: &'a Conference,
     pub numbering: &'a mut Numbering,
-    /// The next hop of copies to an address; `None`: no route. 0 where the data plane's kernel finds the way.
+    /// Returns the next hop of copies to an address; `None`: no route; 0 if the data plane's kernel has the routes.
     pub nexthop: &'a dyn Fn(&Name, Endpoint) -> Option<u32>,
-    /// Streams of which the agent is to have copies: those with a cache.
+    /// Returns whether the agent is to get copies of a stream: those with a cache.
     pub copied: &'a dyn Fn(&Source) -> bool,
 }
 
 impl Resolver<'_> {
-    /// A row in the data plane's terms; `None`: it is not wanted, or an address is missing yet.
+    /// Converts a row into the data plane's form; `None`: the row is not wanted, or lacks an address.
     ///
     /// # Errors
-    /// All numbers of layer tables, tracks or sequence states are taken.
+    /// All numbers of layer tables, tracks or sequence states are in use.
     pub fn row(&mut self, row: &Row, value: &Value) -> Result<Option<(Key, Data)>, LayoutError> {
         Ok(match (row, value) {
             (Row::Node(node), Value::Node(data)) => Some((Key::Node(*node), Data::Node(data.clone()))),
@@ -133,7 +133,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// All rows of a plan that are wanted now, those of `layer` included.
+    /// Converts all wanted rows of a plan, including those of `layer`.
     ///
     /// # Errors
     /// As of [`Resolver::row`].
@@ -151,7 +151,7 @@ impl Resolver<'_> {
         Ok(wanted)
     }
 
-    /// The numbers of a stream's rows in `layer` and of its track; 0 of one that goes whole.
+    /// Returns the numbers of a stream's rows in `layer` and of its track; 0 if all its layers are always sent.
     fn layers(&mut self, source: &Source, medium: Medium, ssrc: u32) -> Result<(u32, u32), LayoutError> {
         let leg = self.conference.get(&source.sender).and_then(|one| one.leg(medium));
         let found = leg.and_then(|leg| {
@@ -201,7 +201,8 @@ impl Resolver<'_> {
         if self.conference.is_kept_back(&source.sender, &copy.receiver, medium, ssrc) {
             return Ok(None);
         }
-        // Who gets tiles is in no tree of the sources' video. An audience of hundreds would fill the table with rows for it.
+        // Receivers of tiled video are in no tree of the sources' video. Otherwise an audience of hundreds would fill the table with their
+        // rows.
         let both = self.conference.get(&source.sender).zip(self.conference.get(&copy.receiver));
         if medium == Medium::Video && both.is_some_and(|(sender, receiver)| !self.conference.is_for(sender, receiver, medium)) {
             return Ok(None);
@@ -248,8 +249,8 @@ impl Resolver<'_> {
     }
 }
 
-/// The steps from the rows that are written to the wanted ones ([`diff`]). `s_lr`: a sequence state begins with its target in force, so a receiver
-/// that has had everything until now first gets a row that says so: the change is to happen where a frame begins.
+/// Returns the steps from the written rows to the wanted rows ([`diff`]). `s_lr`: a sequence state starts with its target in force. A
+/// receiver that has had all layers so far therefore first gets a row that says so, because the change must happen at a frame boundary.
 #[must_use]
 pub fn steps(wanted: &BTreeMap<Key, Data>, written: &BTreeMap<Key, Data>, s_lr: bool) -> Vec<Step<Key, Data>> {
     let mut made = Vec::new();

@@ -1,7 +1,7 @@
-//! The replication tables as trees are planned for them (docs/replication.md): rows, writes, and limits.
+//! The replication tables in the form used for planning trees (docs/replication.md): rows, writes, and limits.
 //!
-//! Where the data plane's tables have addresses, these rows have names (conference, sender, stream, receiver): [`crate::rows`] puts addresses
-//! in their place.
+//! These rows have names (conference, sender, stream, receiver) where the data plane's tables have addresses. [`crate::rows`] replaces the
+//! names.
 
 use crate::rewriting::Rewriting;
 use std::collections::BTreeSet;
@@ -10,25 +10,25 @@ use std::sync::Arc;
 /// A name of a conference, a participant, or a stream.
 pub type Name = Arc<str>;
 
-/// What the replication engine holds. MGID 0, RID 0 and stream 0 mean none.
+/// Capacity of the replication engine. MGID 0, RID 0 and stream 0 mean none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub trees: u32,
     pub nodes: u32,
     /// RIDs of one tree.
     pub rids: u32,
-    /// L2 exclusion sets, one for each port that a sender is behind; a Tofino 1 has 288.
+    /// L2 exclusion sets, one for each port with senders; a Tofino 1 has 288.
     pub l2_xids: u32,
-    /// Numbers that the key of `copy` tells apart.
+    /// Stream numbers that fit into the key of `copy`.
     pub streams: u32,
     /// Receivers with rewritten sequence numbers, for each stream.
     pub sequence_states: u32,
-    /// Streams that S-LR follows.
+    /// Streams that S-LR can track.
     pub tracks: u32,
 }
 
 impl Default for Limits {
-    /// A Tofino's (Scallop, section 6.3).
+    /// Returns the limits of a Tofino (Scallop, section 6.3).
     fn default() -> Self {
         Self {
             trees: 65_536,
@@ -42,19 +42,19 @@ impl Default for Limits {
     }
 }
 
-/// What a target offers to conferences.
+/// Capabilities of a target for conferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// How it gives receivers of some layers numbers of their own.
+    /// How the target rewrites numbers of receivers that get some layers.
     pub rewriting: Rewriting,
-    /// What there is room for.
+    /// Capacity of the tables.
     pub limits: Limits,
-    /// It keeps these numbers in registers, as a switch does: before a track or a sequence state is given to somebody, it is cleared
-    /// ([`crate::rows::Key::Track`], [`crate::rows::Key::SequenceState`]), and layers are told by the dependency descriptor or not at all.
+    /// The target keeps these numbers in registers, as a switch does. A track or a sequence state is cleared before it is allocated
+    /// ([`crate::rows::Key::Track`], [`crate::rows::Key::SequenceState`]), and layers must be described by the dependency descriptor.
     pub registers: bool,
-    /// It sends packets by routes of its own ([`crate::routes`]).
+    /// The target sends packets by its own routes ([`crate::routes`]).
     pub routes: bool,
-    /// Payload types that it rewrites in one copy; 0: none.
+    /// Payload types that the target rewrites in one copy; 0: none.
     pub payload_types: usize,
 }
 
@@ -66,7 +66,7 @@ pub struct Source {
     pub stream: Name,
 }
 
-/// The data of a row of `conference`: the tree of layer n is `mgid + min(n, trees - 1)`, so one write moves all layers of a stream.
+/// Data of a row of `conference`: the tree of layer n is `mgid + min(n, trees - 1)`, so one write moves all layers of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicate {
     pub mgid: u32,
@@ -88,11 +88,11 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub rid: u32,
-    /// None where no route leads to the participant.
+    /// `None` if there is no route to the participant.
     pub port: Option<u32>,
 }
 
-/// Whose addresses a copy gets.
+/// The receiver whose addresses a copy gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyTo {
     pub source: Source,
@@ -104,7 +104,7 @@ pub struct CopyTo {
 pub enum Row {
     Node(u32),
     Tree(u32),
-    /// By L2 XID. All rows are there from the start and are only modified.
+    /// By L2 XID. All rows exist from the start and are only modified.
     Prune(u32),
     Stream(Source),
     /// By stream number and RID.
@@ -131,7 +131,7 @@ pub enum Write {
     Add(Row, Value),
     Modify(Row, Value),
     Delete(Row),
-    /// Wait until packets that came in before have left (20 ms); writes nothing.
+    /// Wait until packets that arrived before have left (20 ms); writes nothing.
     Drain,
 }
 

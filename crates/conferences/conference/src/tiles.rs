@@ -1,8 +1,8 @@
-//! Which tile is whose, in one level of mixers or two: sources and what mixers say of tiles come in.
+//! Assigns tiles to senders, in one or two levels of mixers. Inputs are the sources and the mixers' reports on tiles.
 //!
-//! In one level a mixer tiles sources into the streams that receivers get. In two, mixers tile them into columns, and one more joins columns, one below
-//! the other, into those streams. Either way a tile is known by its stream and its place in that; in two levels, place `p` is tile `p % places` of the
-//! stream's column `p / places`.
+//! In one level, a mixer tiles sources into the streams that receivers get. In two levels, mixers tile sources into columns, and another
+//! mixer joins columns, one below the other, into those streams. A tile is identified by its stream and its place. In two levels, place `p`
+//! is tile `p % places` of the stream's column `p / places`.
 
 use crate::jobs::Job;
 use crate::membership::STREAMS;
@@ -11,33 +11,34 @@ use shunt_latch::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A tile is taken back when nothing of its source could be tiled for so long, and of so many pictures: a key frame may have to come first.
+/// A tile is withdrawn after its source could not be tiled for this long and for [`PICTURES`] frames. A key frame may have to
+/// arrive first.
 const REFUSED: Duration = Duration::from_secs(3);
 const PICTURES: u64 = 3;
-/// After so long its source is tried again: its encoder may have other settings by then.
+/// Delay before a rejected source is tried again, because its encoder may have other settings by then.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// How many tiles streams have.
+/// Number of tiles of each stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Of what a mixer makes of sources.
+    /// Tiles of a stream that a mixer makes from sources.
     pub places: u8,
-    /// How many columns of so many tiles are joined in a stream; `None`: one level.
+    /// Number of such columns that are joined into a stream; `None`: one level.
     pub columns: Option<u8>,
 }
 
 impl Shape {
-    /// The tiles of a stream.
+    /// Returns the number of tiles of a stream.
     ///
     /// # Errors
-    /// More than places have numbers.
+    /// The number exceeds the range of places; the error has the number.
     pub fn stream(self) -> Result<u8, u32> {
         let count = u32::from(self.places) * u32::from(self.columns.unwrap_or(1));
         u8::try_from(count).map_err(|_| count)
     }
 }
 
-/// Where a tile is in its stream, in samples of luma.
+/// Position of a tile in its stream, in luma samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     pub x: u32,
@@ -46,18 +47,18 @@ pub struct Area {
     pub height: u32,
 }
 
-/// What a mixer has made of a source.
+/// A mixer's report on a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// `None` until a picture has told the size.
+    /// `None` until a frame has shown the size.
     pub area: Option<Area>,
-    /// Pictures that have come, and those that could not be tiled; why the last one could not, unless one was since.
+    /// Numbers of received frames and of frames that could not be tiled; the reason for the last failure, unless a later frame succeeded.
     pub pictures: u64,
     pub refused: u64,
     pub refusal: Option<String>,
 }
 
-/// What a mixer says of a tile.
+/// A mixer's report on a tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub place: u8,
@@ -66,7 +67,7 @@ pub struct Said {
     pub shown: Shown,
 }
 
-/// What is known of a source, and since when, and since how many refused pictures, none was tiled.
+/// State of a source, and the time and number of rejected frames since one was last tiled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Watched {
     shown: Shown,
@@ -74,7 +75,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// `Some`: why it cannot be tiled.
+    /// Records a report. `Some`: why the source cannot be tiled.
     fn take(&mut self, shown: Shown, now: Time) -> Option<String> {
         let tiled = |shown: &Shown| shown.pictures.saturating_sub(shown.refused);
         if shown.refusal.is_none() || tiled(&shown) != tiled(&self.shown) {
@@ -89,11 +90,11 @@ impl Watched {
     }
 }
 
-/// A tile that somebody has.
+/// A tile assigned to a sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
     pub participant: Name,
-    /// The SSRC of its pictures.
+    /// SSRC of the sender's video.
     pub source: u32,
     watched: Watched,
 }
@@ -118,7 +119,7 @@ impl Tile {
     }
 }
 
-/// A column that is joined in a stream.
+/// A column that is joined into a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub ssrc: u32,
@@ -135,17 +136,17 @@ impl Column {
     }
 }
 
-/// A stream that receivers get.
+/// A stream for receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     pub ssrc: u32,
     /// By place.
     pub tiles: BTreeMap<u8, Tile>,
-    /// Of two levels: those that somebody has a tile of.
+    /// In two levels: columns with assigned tiles.
     pub columns: BTreeMap<u8, Column>,
 }
 
-/// A stream as its mixer is told of it.
+/// Description of a stream for its mixer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     pub ssrc: u32,
@@ -157,16 +158,16 @@ pub struct Made {
 pub struct MadeTile {
     pub place: u8,
     pub participant: Name,
-    /// The SSRC of the packets.
+    /// SSRC of the source's packets.
     pub source: u32,
-    /// Where these are of a column: the participant's SSRC, which tile of the column, and how many that has.
+    /// If the source is a column: the participant's SSRC, the index of the tile in the column, and the column's number of tiles.
     pub part: Option<(u32, u8, u8)>,
 }
 
-/// Who sends which stream of video, or why no tile can be made of it.
+/// A sender with its video stream, or the reason why it cannot be tiled.
 pub type Source = (Name, Result<u32, String>);
 
-/// Makes an SSRC that nobody has.
+/// Generates an unused SSRC.
 pub type Fresh<'a> = &'a mut dyn FnMut() -> u32;
 
 /// The tiled streams of a conference.
@@ -174,9 +175,9 @@ pub type Fresh<'a> = &'a mut dyn FnMut() -> u32;
 pub struct Tiles {
     shape: Shape,
     streams: Vec<Stream>,
-    /// Sources that their mixer has refused: the stream, why, and when.
+    /// Sources that their mixer rejected: the stream, the reason, and the time.
     refused: BTreeMap<Name, (u32, String, Time)>,
-    /// Who sends video and has no tile, and why.
+    /// Senders of video without a tile, with reasons.
     untiled: BTreeMap<Name, String>,
 }
 
@@ -186,7 +187,7 @@ impl Tiles {
         Self::restored(shape, Vec::new())
     }
 
-    /// As they were before a restart.
+    /// Restores the streams from before a restart.
     #[must_use]
     pub fn restored(shape: Shape, streams: Vec<Stream>) -> Self {
         Self {
@@ -212,17 +213,17 @@ impl Tiles {
         &self.untiled
     }
 
-    /// The tiles of a stream. Shapes of more are not made.
+    /// Returns the number of tiles of a stream. Larger shapes are never made.
     fn places(&self) -> u8 {
         self.shape.stream().unwrap_or(u8::MAX)
     }
 
-    /// The column of a stream that has a place; `None` in one level.
+    /// Returns the column of a place; `None` in one level.
     fn column_at(&self, place: u8) -> Option<u8> {
         self.shape.columns.map(|_| place / self.shape.places.max(1))
     }
 
-    /// Which mixer makes a tile of a source.
+    /// Returns the mixer job of a tile.
     fn job_at(&self, stream: usize, place: u8) -> Job {
         self.column_at(place).map_or(Job::Tiles, |column| self.column_job(stream, column))
     }
@@ -233,7 +234,7 @@ impl Tiles {
         Job::Column(u16::try_from(before + usize::from(column)).unwrap_or(u16::MAX))
     }
 
-    /// Stream and column of a job that is one.
+    /// Returns the stream and column of a job that makes a column.
     fn place_of(&self, job: Job) -> Option<(usize, u8)> {
         let (Job::Column(number), Some(columns @ 1..)) = (job, self.shape.columns) else {
             return None;
@@ -244,7 +245,7 @@ impl Tiles {
         ))
     }
 
-    /// What mixers have to make.
+    /// Returns the wanted jobs of mixers.
     #[must_use]
     pub fn jobs(&self) -> BTreeSet<Job> {
         let has_tiles = self.streams.iter().any(|stream| !stream.tiles.is_empty());
@@ -255,7 +256,7 @@ impl Tiles {
         columns.chain(has_tiles.then_some(Job::Tiles)).collect()
     }
 
-    /// Who has a tile, and which mixer makes it of its video.
+    /// Returns the senders with a tile, and the mixer job of each.
     pub fn sources(&self) -> impl Iterator<Item = (&Name, Job)> {
         let streams = self.streams.iter().enumerate();
         streams.flat_map(move |(at, stream)| {
@@ -264,13 +265,13 @@ impl Tiles {
         })
     }
 
-    /// The SSRCs of what a mixer makes.
+    /// Returns the SSRCs of a job's streams.
     #[must_use]
     pub fn ssrcs(&self, job: Job) -> Vec<u32> {
         self.made(job).into_iter().map(|made| made.ssrc).collect()
     }
 
-    /// What a mixer is to make.
+    /// Returns the streams of a job.
     #[must_use]
     pub fn made(&self, job: Job) -> Vec<Made> {
         match (job, self.place_of(job)) {
@@ -320,7 +321,7 @@ impl Tiles {
         })
     }
 
-    /// Give sources tiles, and take those of others back: who has one keeps its place. Whether anything has changed.
+    /// Assigns tiles to sources and withdraws the tiles of former sources. A source keeps its place. Returns whether anything has changed.
     pub fn assign(&mut self, sources: &[Source], fresh: Fresh, now: Time) -> bool {
         let before = (self.streams.clone(), self.untiled.clone());
         self.refused.retain(|name, (source, _, at)| {
@@ -363,7 +364,7 @@ impl Tiles {
         before != (self.streams.clone(), self.untiled.clone())
     }
 
-    /// The first place that is free; whether there is one.
+    /// Assigns the first free place. Returns whether there was one.
     fn give(&mut self, name: &Name, source: u32, fresh: Fresh) -> bool {
         let places = self.places();
         let free = |stream: &Stream| (0..places).find(|place| !stream.tiles.contains_key(place));
@@ -386,7 +387,7 @@ impl Tiles {
         true
     }
 
-    /// Another mixer, or another run of it, makes the streams from now on: they are new ones, with the same tiles.
+    /// Gives a job's streams new SSRCs and the same tiles, because another mixer or a restarted one makes them.
     pub fn renew(&mut self, job: Job, fresh: Fresh) {
         let (is_one_level, column) = (self.shape.columns.is_none(), self.place_of(job));
         for (at, stream) in self.streams.iter_mut().enumerate() {
@@ -407,7 +408,7 @@ impl Tiles {
         }
     }
 
-    /// What the mixer of a job says of the tiles of a stream; who loses its tile for that, and why.
+    /// Records a mixer's report on a stream's tiles. Returns the senders that lose their tiles, with reasons.
     pub fn take(&mut self, job: Job, ssrc: u32, said: Vec<Said>, fresh: Fresh, now: Time) -> Vec<(Name, String)> {
         let lost = match (job, self.shape.columns, self.place_of(job)) {
             (Job::Tiles, Some(_), _) => self.take_joined(ssrc, said, fresh, now),
@@ -421,7 +422,7 @@ impl Tiles {
                 let own = |stream: &&mut Stream| stream.columns.get(&column).is_some_and(|column| column.ssrc == ssrc);
                 stream.filter(own).map_or_else(Vec::new, |stream| {
                     let lost = take_sources(stream, places.saturating_mul(column), said, false, now);
-                    // It says nothing of its sources as long as the column itself cannot be joined.
+                    // The mixer reports nothing on the sources while the column itself cannot be joined.
                     let is_refused = stream.columns.get(&column).is_some_and(|column| column.watched.refused.is_some());
                     if is_refused { Vec::new() } else { lost }
                 })
@@ -436,7 +437,7 @@ impl Tiles {
         named
     }
 
-    /// What is said of the columns of a stream, tile by tile.
+    /// Records a report on the columns of a stream, tile by tile.
     fn take_joined(&mut self, ssrc: u32, said: Vec<Said>, fresh: Fresh, now: Time) -> Vec<Lost> {
         let places = self.shape.places.max(1);
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.ssrc == ssrc) else {
@@ -457,7 +458,7 @@ impl Tiles {
             if column.watched.refused.is_none() {
                 continue;
             }
-            // What a column's first source has decided for the others says nothing of them.
+            // The result of a column's first source says nothing about the others.
             own(&mut stream.tiles, number, places).for_each(|tile| tile.watched.refused = None);
             let Some(reason) = refusal else { continue };
             let tiled = own(&mut stream.tiles, number, places).filter(|tile| tile.shown().pictures > 0 && tile.shown().refusal.is_none());
@@ -468,16 +469,16 @@ impl Tiles {
     }
 }
 
-/// Who loses its tile, with the stream and the reason.
+/// A sender that loses its tile, with the stream and the reason.
 type Lost = (Name, u32, String);
 
-/// The tiles of a column.
+/// Returns the tiles of a column.
 fn own(tiles: &mut BTreeMap<u8, Tile>, column: u8, places: u8) -> impl Iterator<Item = &mut Tile> {
     let first = column.saturating_mul(places);
     tiles.range_mut(first..=first.saturating_add(places - 1)).map(|(_, tile)| tile)
 }
 
-/// A column begins anew, with the same tiles.
+/// Restarts a column with the same tiles.
 fn renew_column(stream: &mut Stream, places: u8, number: u8, fresh: Fresh) {
     if let Some(column) = stream.columns.get_mut(&number) {
         *column = Column::new(fresh());
@@ -485,7 +486,8 @@ fn renew_column(stream: &mut Stream, places: u8, number: u8, fresh: Fresh) {
     own(&mut stream.tiles, number, places.max(1)).for_each(Tile::begin_anew);
 }
 
-/// What is said of sources by the mixer that tiles them, from a place on. `area`: that of a tile is its own, and not that of one of a column.
+/// Records the tiling mixer's report on sources, from a place on. `area`: the reported area of a tile refers to the stream, not to a
+/// column.
 fn take_sources(stream: &mut Stream, first: u8, said: Vec<Said>, area: bool, now: Time) -> Vec<Lost> {
     let mut lost = Vec::new();
     for one in said {

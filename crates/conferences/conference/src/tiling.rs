@@ -1,7 +1,7 @@
-//! Who gets the pictures of all in few streams, tiled by a mixer, in place of a stream for each sender.
+//! Selects the participants that get few streams with all senders' video, tiled by a mixer, instead of one stream per sender.
 //!
-//! To the data plane that mixer is a participant: it gets copies of the video that it has tiles of, and what it makes is copied to those that it is
-//! for. Those are receivers, or, of a column, the mixer that joins it with others ([`crate::tiles`]).
+//! In the data plane that mixer is a participant. It gets copies of the video for its tiles, and its output is copied to its receivers.
+//! These are the participants or, for a column, the mixer that joins the column with others ([`crate::tiles`]).
 
 use crate::adaptation::Medium;
 use crate::jobs::Job;
@@ -12,21 +12,21 @@ use crate::tables::Name;
 use crate::tiles::Tiles;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is made, and for whom.
+/// Settings of tiled streams, and their receivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Of the tiled streams.
+    /// Payload type of the tiled streams.
     pub payload_type: PayloadType,
-    /// `None`: everybody who can play them.
+    /// `None`: every participant that can play them.
     pub receivers: Option<BTreeSet<Name>>,
     pub tiles: Tiles,
 }
 
 impl Tiling {
-    /// Whether a participant can be given tiled streams: it gets video, knows the codec or has named none, and its media are not SRTP.
+    /// Checks whether a participant can get tiled streams: it receives video, knows the codec or has named none, and does not use SRTP.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub fn serves(&self, one: &Participant) -> Result<(), &'static str> {
         let mut video = one
             .legs
@@ -47,7 +47,7 @@ impl Tiling {
     }
 }
 
-/// Why a receiver that gets no tiled streams cannot be given a sender's video.
+/// Returns why a receiver without tiled streams cannot play a sender's video.
 fn video_differs(sender: &Participant, receiver: &Participant, room: usize) -> Option<PayloadTypesDiffer> {
     if sender.mixer.is_some() || receiver.mixer.is_some() || receiver.tiled {
         return None;
@@ -61,7 +61,7 @@ fn video_differs(sender: &Participant, receiver: &Participant, room: usize) -> O
 }
 
 impl Leg {
-    /// The stream of video that a tile can be made of: the latest one that is no repair.
+    /// Returns the video stream to tile: the latest one that is not a repair stream.
     #[must_use]
     pub fn picture(&self) -> Option<u32> {
         self.ssrcs.iter().rev().find(|ssrc| !self.repair.contains(ssrc)).copied()
@@ -69,7 +69,7 @@ impl Leg {
 }
 
 impl Conference {
-    /// Settle what mixers of video send.
+    /// Recomputes what video mixers send.
     pub(crate) fn settle_made(&mut self) {
         let Some(tiling) = &self.tiling else { return };
         for one in &mut self.participants {
@@ -81,7 +81,7 @@ impl Conference {
         }
     }
 
-    /// Settle whose video is tiled by whom, and who gets tiled streams. While no mixer makes them, they get no video.
+    /// Recomputes which job tiles which sender, and who gets tiled streams. While no mixer makes them, their receivers get no video.
     pub(crate) fn settle_tiled(&mut self) {
         let tiling = self.tiling.as_ref();
         let sources: BTreeMap<&Name, Job> = tiling.map(|tiling| tiling.tiles.sources().collect()).unwrap_or_default();
@@ -99,8 +99,8 @@ impl Conference {
         }
     }
 
-    /// Tiled streams are no longer what they were: find out who can be given whose video as it is sent. `room`: payload types that the data plane
-    /// rewrites in one copy.
+    /// Recomputes who can play each sender's video directly, after the tiled streams have changed. `room`: payload types that the data
+    /// plane rewrites in one copy.
     pub fn check_video(&mut self, room: usize) {
         let mut found: BTreeMap<Pair, PayloadTypesDiffer> = BTreeMap::new();
         for sender in &self.participants {
@@ -114,7 +114,7 @@ impl Conference {
         self.settle();
     }
 
-    /// What differed may do so no longer, since somebody has other payload types or is gone.
+    /// Removes entries that no longer apply, because a participant has changed its payload types or left.
     pub(crate) fn settle_differing(&mut self) {
         let mut differing = std::mem::take(&mut self.differing);
         differing.retain(|(sender, receiver), _| {
@@ -124,13 +124,14 @@ impl Conference {
         self.differing = differing;
     }
 
-    /// Whether a receiver cannot be given a sender's video, and has been let in all the same.
+    /// Returns whether a receiver cannot play a sender's video but was admitted anyway.
     #[must_use]
     pub fn differs(&self, sender: &Participant, receiver: &Participant) -> bool {
         !self.differing.is_empty() && self.differing.contains_key(&(sender.name.clone(), receiver.name.clone()))
     }
 
-    /// Whether a sender's medium is for a receiver, as far as it depends on mixers: who gets a mix or tiled streams gets nothing else of that medium.
+    /// Returns whether a receiver gets a sender's medium, as far as mixers matter: with a mix or tiled streams it gets nothing else of that
+    /// medium.
     #[must_use]
     pub fn is_for(&self, sender: &Participant, receiver: &Participant, medium: Medium) -> bool {
         match (sender.mixer, receiver.mixer) {

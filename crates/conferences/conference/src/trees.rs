@@ -1,22 +1,22 @@
-//! Replication trees: the designs of Scallop (section 6.1), and which one a conference needs.
+//! Replication trees: the designs of Scallop (section 6.1), and the selection of a conference's design.
 //!
 //! | design | | trees |
 //! | --- | --- | --- |
-//! | two-party | relay entries carry it | none |
-//! | NRA | nobody is adapted | one, with a node for each participant; the sender's own copy is pruned |
-//! | RA-R | each receiver has one target for all senders | one for each quality, with those who get that layer |
-//! | RA-SR | targets differ by sender | for each sender one for each quality |
+//! | two-party | relay entries carry the media | none |
+//! | NRA | no receiver is adapted | one, with a node for each participant; the sender's own copy is pruned |
+//! | RA-R | each receiver has one target for all senders | one for each quality, with the receivers of that layer |
+//! | RA-SR | targets differ by sender | one for each sender and quality |
 //!
-//! A tree has two halves, told apart by L1 XIDs 1 and 2: two conferences (NRA, RA-R) or two senders (RA-SR) share it, and each packet excludes
-//! the other half. The trees of a set have consecutive MGIDs, lowest layer first. RIDs are unique within a tree: two for each participant of
-//! a conference, one for either half, and they mean the same participant for as long as it is there, in whatever tree; so do stream
-//! numbers. That is why the rows of `copy` outlast most migrations.
+//! A tree has two halves, told apart by L1 XIDs 1 and 2. Two conferences (NRA, RA-R) or two senders (RA-SR) share a tree, and each packet
+//! excludes the other half. The trees of a set have consecutive MGIDs, lowest layer first. RIDs are unique within a tree: two for each
+//! participant of a conference, one for each half. RIDs and stream numbers keep their meaning while the participant is present, in any
+//! tree. Most migrations therefore leave the rows of `copy` unchanged.
 
 use crate::tables::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// In the order of what they can do.
+/// Designs, in ascending order of capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Design {
     TwoParty,
@@ -26,7 +26,7 @@ pub enum Design {
 }
 
 impl Design {
-    /// The paper's name.
+    /// Returns the name used in the paper.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,38 +41,38 @@ impl Design {
 /// A set of layers: bit n is layer n.
 pub type Layers = u16;
 
-/// The layers 0 to `target`.
+/// Returns the layers 0 to `target`.
 #[must_use]
 pub fn up_to(target: u32) -> Layers {
     Layers::MAX >> (Layers::BITS - 1).saturating_sub(target)
 }
 
-/// Who takes part.
+/// A participant of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Participant {
     pub name: Name,
-    /// The data plane's port towards it; `None`: none leads there, and it gets no copies.
+    /// The data plane's port towards it; `None`: there is no route, and it gets no copies.
     pub port: Option<u32>,
-    /// The streams that it sends, and whether each has layers. Empty: it only listens.
+    /// The streams that it sends, and whether each has layers. Empty: it is receive-only.
     pub streams: Vec<(Name, bool)>,
 }
 
-/// What trees are laid out for.
+/// Input for building trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub conference: Name,
     pub participants: Vec<Participant>,
-    /// Which layers of a sender a receiver gets, by (sender, receiver), where they are not all.
+    /// The layers of a sender that a receiver gets, by (sender, receiver), if not all.
     pub targets: BTreeMap<(Name, Name), Layers>,
-    /// Layers beyond which a receiver gets nothing of anybody; only here layer 0 may be left out.
+    /// The only layers that a receiver gets of any sender; only here may layer 0 be missing.
     pub limits: BTreeMap<Name, Layers>,
-    /// Whether two may be carried by relay entries, which take all that comes, also what the agent has to see (STUN).
+    /// Whether relay entries may carry a two-party conference. They match all packets, including those that the agent must see (STUN).
     pub relayed: bool,
-    /// The layers that each sender has packets of; empty: anybody may have any.
+    /// The layers that each sender sends; empty: unknown.
     pub sent: BTreeMap<Name, Layers>,
 }
 
-/// A layout that cannot be.
+/// An impossible layout.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     #[error("conference {0}: layers {3:#b} of {1} for {2} are more than there are")]
@@ -90,7 +90,7 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Nobody takes part.
+    /// Makes a layout without participants.
     #[must_use]
     pub fn empty(conference: Name) -> Self {
         Self {
@@ -112,22 +112,22 @@ impl Layout {
         self.participants.iter().filter(|one| !one.streams.is_empty())
     }
 
-    /// The layers of this pair, `all` where nothing else was said. Layer 0 is among them, since its tree carries streams without layers, too, unless the
-    /// receiver is to get none of anybody.
+    /// Returns the layers of this pair, or `all` by default. They include layer 0, because its tree also carries streams without layers,
+    /// unless the receiver's limit excludes it.
     #[must_use]
     pub fn target(&self, sender: &Name, receiver: &Name, all: Layers) -> Layers {
         let target = self.targets.get(&(sender.clone(), receiver.clone())).copied().unwrap_or(all) | 1;
         target & self.limits.get(receiver).copied().unwrap_or(Layers::MAX)
     }
 
-    /// Whether a receiver gets a packet of this layer of a sender's stream.
+    /// Returns whether a receiver gets packets of this layer of a sender's stream.
     #[must_use]
     pub fn wants(&self, sender: &Name, receiver: &Name, layered: bool, layer: u32) -> bool {
         let layer = if layered { layer } else { 0 };
         sender != receiver && self.target(sender, receiver, Layers::MAX) >> layer & 1 != 0
     }
 
-    /// Whether a sender has packets of a layer; `None`: whether anybody has.
+    /// Returns whether a sender has packets of a layer; `None`: whether any sender has.
     #[must_use]
     pub fn sends(&self, sender: Option<&Name>, layer: u32) -> bool {
         let has = |layers: &Layers| layers >> layer & 1 != 0;
@@ -138,10 +138,10 @@ impl Layout {
         }
     }
 
-    /// The cheapest design that does what is asked. Two parties of whom one is adapted need trees: a relay entry drops no layers.
+    /// Returns the cheapest design that suffices. Two parties of which one is adapted need trees, because a relay entry drops no layers.
     ///
     /// # Errors
-    /// Two participants of one name, or layers beyond `qualities`.
+    /// Two participants have the same name, or layers exceed `qualities`.
     pub fn design(&self, qualities: u32) -> Result<Design, LayoutError> {
         let all = up_to(qualities - 1);
         if self.names().len() != self.participants.len() {

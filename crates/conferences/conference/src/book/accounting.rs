@@ -1,7 +1,8 @@
-//! Usage accounting: what rows have counted for the legs whose packets they take and bring.
+//! Usage accounting: counters of rows, summed by the legs whose packets the rows match and deliver.
 //!
-//! A row counts for the leg whose relay address stands in it: streams for who sends them, copies for who gets them, relay entries for both. What a
-//! row has counted is added to its legs when it goes, or becomes another leg's; of who leaves, what its rows have counted until then.
+//! A row counts for the leg whose relay address it contains: a stream's row for the sender, a copy for the receiver, and a relay entry for
+//! both. The counters of a row are added to its legs when the row is removed or passes to another leg. A leaving participant's total
+//! includes the last reading of its rows.
 
 use super::{Book, Place, Room};
 use crate::account::{plain, since};
@@ -12,24 +13,24 @@ use shunt_admin_model::MediumUsage;
 use shunt_calls::Counters;
 use std::collections::{HashMap, HashSet};
 
-/// Counters of rows, as read just now.
+/// Counters of rows, just read.
 pub type Readings = HashMap<Key, Counters>;
 
 impl Book {
-    /// Whose packets a row takes, and who gets them.
+    /// Returns the legs whose packets a row matches and delivers.
     fn owners(&self, key: &Key, data: &Data) -> [Option<&Place>; 2] {
         let at = |port: u16| self.at.get(&port);
         match (key, data) {
             (Key::Stream(flow, _), _) => [at(flow.dst.port), None],
             (Key::Copy(..), Data::Copy(copy)) => [None, at(copy.addresses.src.port)],
-            // A mix comes to the relay address that it leaves from.
+            // A mix arrives at the relay address that it leaves from.
             (Key::Relay(flow), Data::Relay(new)) if flow.dst == new.src => [None, at(new.src.port)],
             (Key::Relay(flow), Data::Relay(new)) => [at(flow.dst.port), at(new.src.port)],
             _ => [None, None],
         }
     }
 
-    /// Rows that count for others, or not at all, once these steps are carried out.
+    /// Returns the rows that count for other legs, or for none, once these steps are executed.
     #[must_use]
     pub fn ending(&self, steps: &[Step<Key, Data>]) -> Vec<Key> {
         let ends = |step: &Step<Key, Data>| {
@@ -45,7 +46,7 @@ impl Book {
         steps.iter().filter_map(ends).collect()
     }
 
-    /// A step is about to be noted as carried out: what its row has counted is added to its legs. Returns the conferences that it is about.
+    /// Adds a row's counters to its legs before a step is recorded as executed. Returns the affected conferences.
     pub fn account(&mut self, step: &Step<Key, Data>, read: Option<&Readings>) -> HashSet<Name> {
         let (Step::Delete(key) | Step::Modify(key, _)) = step else {
             return HashSet::new();
@@ -89,7 +90,7 @@ impl Book {
         touched
     }
 
-    /// The data plane came back without these rows: what they had counted is lost.
+    /// Marks counters as lost, because the data plane came back without these rows.
     pub fn account_lost(&mut self, found: &HashSet<&Key>) {
         let lost: Vec<Key> = self.planner.keys().filter(|key| !found.contains(key)).cloned().collect();
         for key in lost {
@@ -97,7 +98,7 @@ impl Book {
         }
     }
 
-    /// The rows that count for a participant.
+    /// Returns the rows that count for a participant.
     #[must_use]
     pub fn rows_of(&self, conference: &str, participant: &str) -> Vec<Key> {
         let own = |place: &&Place| &*place.conference == conference && &*place.participant == participant;
@@ -107,10 +108,10 @@ impl Book {
             .collect()
     }
 
-    /// What a participant's media have carried until now. `read`: its rows, read just now; `None`: they could not be.
+    /// Returns a participant's usage so far. `read`: its rows, just read; `None` if reading failed.
     ///
     /// # Errors
-    /// There is nobody of this name.
+    /// There is no participant of this name.
     pub fn usage(
         &self,
         room: &Room,
@@ -152,7 +153,7 @@ impl Book {
     }
 }
 
-/// The relay port that a row's packets leave from.
+/// Returns the relay port that a row's packets leave from.
 fn receiving_port(data: &Data) -> Option<u16> {
     match data {
         Data::Relay(new) => Some(new.src.port),

@@ -1,4 +1,4 @@
-//! Commands of the admin API: conferences begin and end, participants join, change and leave, qualities and targets are set.
+//! Commands of the admin API: begin and end conferences; add, change and remove participants; set qualities and targets.
 
 use super::room::Decided;
 use super::wanted::{self, Wanted, check_media, check_name, leg_name};
@@ -19,10 +19,10 @@ fn invalid(text: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, text)
 }
 
-/// What is asked of a participant is checked before anything waits.
+/// Checks a join request before anything waits for I/O.
 ///
 /// # Errors
-/// A name or a medium cannot be.
+/// A name or a medium is invalid.
 pub(super) fn check_join(join: &Join) -> Result<(Name, Vec<Wanted>), Failure> {
     let name = check_name("participant", &join.participant.as_text())?;
     let wanted = check_media(&join.media)?;
@@ -34,7 +34,7 @@ pub(super) fn check_join(join: &Join) -> Result<(Name, Vec<Wanted>), Failure> {
 
 impl Book {
     /// # Errors
-    /// The name cannot be, or is taken.
+    /// The name is invalid or in use.
     pub fn create(&mut self, turn: &mut Turn, name: &str) -> Result<ConferenceSummary, Failure> {
         let name = check_name("conference", name)?;
         if self.rooms.contains_key(&name) {
@@ -50,7 +50,7 @@ impl Book {
         Ok(summary)
     }
 
-    /// Whoever is left of a conference, which is to end: first everybody leaves.
+    /// Returns any participant left in a conference that is to end. All participants leave first.
     ///
     /// # Errors
     /// There is no such conference.
@@ -58,7 +58,7 @@ impl Book {
         Ok(self.room(name)?.people().next().map(|(one, _)| one.name.clone()))
     }
 
-    /// A conference that everybody has left is over.
+    /// Ends a conference without participants.
     pub fn end(&mut self, turn: &mut Turn, name: &str) {
         self.unplace_all(turn, name);
         if let Some(room) = self.rooms.remove(name) {
@@ -69,18 +69,18 @@ impl Book {
         }
     }
 
-    /// Whether a join could be: what can be seen of it before the data plane is there.
+    /// Checks a join request as far as possible before the data plane is connected.
     ///
     /// # Errors
-    /// A name or a medium cannot be.
+    /// A name or a medium is invalid.
     pub fn check_join(join: &Join) -> Result<(), Failure> {
         check_join(join).map(|_| ())
     }
 
-    /// Give a participant its relay addresses.
+    /// Adds a participant and allocates its relay addresses.
     ///
     /// # Errors
-    /// What was asked for cannot be; nothing has changed.
+    /// The request cannot be fulfilled; nothing has changed.
     pub fn join(
         &mut self,
         turn: &mut Turn,
@@ -129,10 +129,10 @@ impl Book {
         Ok(view::participant(room, one, member, turn.now))
     }
 
-    /// What a participant's signalling says now. `credentials`: those of a restart of ICE.
+    /// Applies new signalling of a participant. `credentials`: those of an ICE restart.
     ///
     /// # Errors
-    /// There is no such participant, or what is said of it cannot be.
+    /// There is no such participant, or the signalling is invalid.
     pub fn update(
         &mut self,
         turn: &mut Turn,
@@ -175,7 +175,7 @@ impl Book {
         self.participant(turn, &conference, &name)
     }
 
-    /// Whether a participant is to get a mix is another from now on.
+    /// Changes whether a participant is to get a mix.
     fn change_mixed(&mut self, conference: &Name, name: &Name, mixed: shunt_admin_model::Mixed) -> Result<(), Failure> {
         let pairs = self.planner.payload_types();
         let room = self.room_mut(conference)?;
@@ -197,7 +197,7 @@ impl Book {
     ) -> Result<(), Failure> {
         let (pairs, address) = (self.planner.payload_types(), self.settings.address);
         let room = self.room_mut(conference)?;
-        // On a copy: everybody can still be given everybody's packets, or nothing changes.
+        // The change is tried on a copy: either all participants can still receive each other, or nothing changes.
         let mut tried = room.conference.clone();
         let mut differs = false;
         if let Ok(participant) = tried.get_mut(name) {
@@ -236,7 +236,7 @@ impl Book {
         Ok(())
     }
 
-    /// Signalling names other addresses: everything is latched anew, but where checks say where media comes from.
+    /// Restarts latching after signalling has named other addresses. With ICE, connectivity checks determine the source instead.
     fn move_participant(&mut self, turn: &Turn, conference: &Name, name: &Name, signalled: &[IpAddr]) {
         let Some(room) = self.rooms.get_mut(conference) else { return };
         if room.members.get(name).is_none_or(|member| member.ice.is_some()) {
@@ -258,7 +258,7 @@ impl Book {
         }
     }
 
-    /// The rows whose counters are read before a participant leaves.
+    /// Returns the rows whose counters must be read before a participant leaves.
     ///
     /// # Errors
     /// There is no such participant.
@@ -267,8 +267,7 @@ impl Book {
         Ok(self.rows_of(conference, participant))
     }
 
-    /// A participant leaves; what its media have carried is in the event `left`. `keys`: its rows; `read`: what they have counted, `None` where they
-    /// could not be read.
+    /// Removes a participant and reports its usage in the event `left`. `keys`: its rows; `read`: their counters, `None` if reading failed.
     ///
     /// # Errors
     /// There is no such participant.
@@ -292,7 +291,7 @@ impl Book {
             facts.insert("signalling".into(), gone.signalling.into());
             facts.insert("joined_us".into(), joined_us.into());
             facts.insert("duration_s".into(), seconds.into());
-            // What cannot be written as JSON is no figure.
+            // A value that JSON cannot represent is omitted.
             facts.insert("media".into(), serde_json::to_value(&media).unwrap_or_default());
         });
         turn.touch(&name);
@@ -300,7 +299,7 @@ impl Book {
     }
 
     /// # Errors
-    /// They are not both there.
+    /// A participant is missing.
     pub fn set_quality(&mut self, turn: &mut Turn, conference: &str, change: &QualityChange) -> Result<(), Failure> {
         let pair: (Name, Name) = (change.sender.as_text().as_ref().into(), change.receiver.as_text().as_ref().into());
         let room = self.room_mut(conference)?;
@@ -312,7 +311,7 @@ impl Book {
     }
 
     /// # Errors
-    /// One of the decisions cannot be; nothing has changed.
+    /// A target is invalid; nothing has changed.
     pub fn set_targets(&mut self, turn: &mut Turn, conference: &str, change: &TargetChange) -> Result<(), Failure> {
         let hold = change.hold_s.map(Duration::try_from_secs_f64).transpose();
         let hold = hold.map_err(|error| invalid(format!("hold_s: {error}")))?;
@@ -323,7 +322,7 @@ impl Book {
             let level = one.target.map_or(0, |target| usize::from(target) + 1);
             let media = [Medium::Video, Medium::Screen];
             let has = |medium: &Medium| room.conference.get(&pair.0).is_some_and(|sender| sender.leg(*medium).is_some());
-            // On a copy: all decisions are taken over, or none.
+            // The change is tried on a copy: all targets are accepted, or none.
             let mut tried = room.conference.clone();
             for medium in media.into_iter().filter(has) {
                 tried.set_level(&pair.0, &pair.1, medium, level).map_err(membership_failure)?;
@@ -346,7 +345,8 @@ impl Book {
     }
 }
 
-/// Whether a participant and the others can be given each other's packets, or a mix of them. `pairs`: payload types that the data plane rewrites.
+/// Checks whether a participant and the others can receive each other's packets, or a mix. `pairs`: number of payload types that the data
+/// plane can rewrite.
 fn check_fit(conference: &Conference, name: &Name, pairs: usize) -> Result<(), Failure> {
     let one = conference.get(name).filter(|one| one.wish == Mixed::Yes);
     if one.is_some_and(|one| !one.mixed) {

@@ -1,4 +1,4 @@
-//! What the book decides: plain data, for those who do I/O.
+//! Decisions of the book as plain data, for the components that do I/O.
 
 use super::kept::Kept;
 use super::learning::Asked;
@@ -11,16 +11,16 @@ use shunt_latch::Time;
 use shunt_net::Endpoint;
 use std::collections::BTreeSet;
 
-/// One thing to do, or to tell.
+/// One action or notification.
 #[derive(Debug)]
 pub enum Decision {
-    /// Keep a conference for the next agent.
+    /// Store a conference for the next agent.
     Store(Box<Kept>),
-    /// A conference is over: remove what was kept of it.
+    /// The conference has ended: remove its stored state.
     Forget(Name),
-    /// Hold a relay address: the port of RTP, and that of RTCP above it.
+    /// Open a relay address: the RTP port, and the RTCP port above it.
     Hold(Endpoint),
-    /// A relay address that was held has no participant any more.
+    /// Close a relay address that no participant uses any more.
     Release(Endpoint),
     /// Send from a relay address.
     Send {
@@ -30,20 +30,20 @@ pub enum Decision {
     },
     /// Append an event to the log of the admin API.
     Publish(Box<ConferenceFacts>),
-    /// Tell policies outside of the agent.
+    /// Send an estimate to external policies.
     Estimated(Box<Estimate>),
-    /// Read twice how many packets of its old source a leg has had; the answer goes to [`Book::answered`].
+    /// Read twice how many packets a leg has received from its old source, and pass the result to [`Book::answered`].
     Ask(Asked),
-    /// Rows may have to be written: ask [`Book::next_rows`].
+    /// Rows may need a write: call [`Book::next_rows`].
     Write,
-    /// Mixers may have to be told something: ask [`Book::mixer_works`].
+    /// Mixers may need a command: call [`Book::mixer_works`].
     Mix,
-    /// Count it.
+    /// Increment a counter.
     Count(Count),
     Log(Level, String),
 }
 
-/// What the metrics count.
+/// Counters of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     RtcpTaken,
@@ -66,7 +66,7 @@ pub enum Level {
     Debug,
 }
 
-/// The time of an event, and what the book has decided on it so far.
+/// The time of an event, and the book's decisions on it so far.
 pub struct Turn {
     pub now: Time,
     /// Unix time, µs.
@@ -93,7 +93,7 @@ impl Turn {
         }
     }
 
-    /// Something happened in a conference.
+    /// Publishes an event of a conference.
     pub(super) fn tell(
         &mut self,
         conference: &Name,
@@ -125,29 +125,29 @@ impl Turn {
         self.decisions.push(Decision::Log(level, text));
     }
 
-    /// What the next agent needs of a conference has changed.
+    /// Marks a conference's stored state as changed.
     pub(super) fn keep(&mut self, conference: &Name) {
         self.stored.insert(conference.clone());
     }
 
-    /// The rows of a conference are to be brought to what it is.
+    /// Marks a conference's rows as outdated.
     pub(super) fn write(&mut self, conference: &Name) {
         self.rows.insert(conference.clone());
         self.writes = true;
     }
 
-    /// There is something to write besides the rows of changed conferences.
+    /// Wakes up the writer for work other than the rows of changed conferences.
     pub(super) fn wake(&mut self) {
         self.writes = true;
     }
 
-    /// A conference has changed: its rows, and what mixers are told of it, follow.
+    /// Marks a conference's rows and its mixers' descriptions as outdated.
     pub(super) fn touch(&mut self, conference: &Name) {
         self.write(conference);
         self.mixes = true;
     }
 
-    /// A leg's media comes from another source from now on.
+    /// Logs and publishes the new source of a leg's media.
     pub(super) fn tell_source(&mut self, place: &Place, source: Option<Endpoint>) {
         let text = source.map(|source| source.to_string());
         let (leg, of) = (leg_name(place.leg), &place.participant);
@@ -161,7 +161,7 @@ impl Turn {
         });
     }
 
-    /// Send RTCP to a participant, to where its own comes from, or by custom ought to (RFC 3550 section 11).
+    /// Sends RTCP to a participant: to the source of its own RTCP, or else to the address that RFC 3550 section 11 implies.
     pub(super) fn send_rtcp(&mut self, leg: &Leg, data: &[u8]) {
         let Some(source) = leg.source else { return };
         let next = source.port.checked_add(1).map(|port| Endpoint::new(source.addr, port));
@@ -179,7 +179,7 @@ impl Turn {
         }
     }
 
-    /// A conference has changed in what is kept of it, too.
+    /// Marks a conference's rows, descriptions and stored state as changed.
     pub(super) fn kept(&mut self, conference: &Name) {
         self.keep(conference);
         self.touch(conference);
@@ -191,13 +191,13 @@ impl Turn {
 }
 
 impl Book {
-    /// Takes one event in: `act` calls the method that the event is for. Returns its result, and what is to be done, in this order.
+    /// Processes one event. `act` calls the method for the event. Returns its result, and the decisions in order.
     pub fn turn<R>(&mut self, now: Time, unix_us: u64, act: impl FnOnce(&mut Self, &mut Turn) -> R) -> (R, Vec<Decision>) {
         let mut turn = Turn::new(now, unix_us);
         let result = act(self, &mut turn);
         self.dirty.append(&mut turn.rows);
         self.timers.extend(turn.timers);
-        // An event of what an agent that dies now does not remember would be wrong for ever.
+        // The stored state comes first, because an event must not announce what a restarted agent would not know.
         let mut decisions: Vec<Decision> = turn.stored.into_iter().map(|name| self.stored(name)).collect();
         decisions.append(&mut turn.decisions);
         if turn.writes {

@@ -1,6 +1,7 @@
-//! RTCP of participants: reports of senders go on to who gets their media, requests to the sender that they name, and estimates become levels.
+//! Handles participants' RTCP: forwards senders' reports to their receivers and requests to the sender that they name, and turns estimates
+//! into levels.
 //!
-//! Nothing here waits: what comes in goes out in the same call.
+//! Nothing waits here: output follows its input in the same call.
 
 use super::{Book, Count, Decision, LegKey, Level, Room, Timer, Turn};
 use crate::adaptation::{Decision as Adapted, Feedback, Medium, OWN_SSRC, Streams};
@@ -17,10 +18,10 @@ use shunt_rtp::rtcp;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-/// Who gets less stays in the trees of what it got for so long: until its numbers have changed over.
+/// How long a receiver with a lowered level stays in its former trees, until its sequence numbers have switched over.
 const HELD: Duration = Duration::from_secs(1);
 
-/// What the adaptation asks of a conference's streams.
+/// The streams of a conference, as the adaptation sees them.
 pub struct RoomStreams<'a> {
     pub conference: &'a Conference,
     pub rates: &'a HashMap<(Name, Medium), Vec<f64>>,
@@ -41,7 +42,7 @@ impl Streams for RoomStreams<'_> {
     }
 }
 
-/// Whether a receiver is to get a medium of a sender, by its quality, and by what mixers make.
+/// Returns whether a receiver is to get a medium of a sender, considering its quality and the mixers' streams.
 #[must_use]
 pub fn permits(conference: &Conference, sender: &Name, receiver: &Name, medium: Medium) -> bool {
     let pair = conference.get(sender).zip(conference.get(receiver));
@@ -54,7 +55,7 @@ pub fn permits(conference: &Conference, sender: &Name, receiver: &Name, medium: 
 }
 
 impl Book {
-    /// RTCP that came to a relay address. From whoever does not send the leg's media it is not taken.
+    /// Handles RTCP at a relay address. RTCP from sources other than the leg's media source is dropped.
     pub fn rtcp(&mut self, turn: &mut Turn, port: u16, from: Endpoint, data: &[u8]) {
         let relay = port & !1;
         let Some(place) = self.at.get(&relay).cloned() else { return };
@@ -85,7 +86,7 @@ impl Book {
         let present = room.conference.participants.iter().filter(|one| one.is_present()).count();
         if present <= 2 && room.conference.levels.is_empty() {
             for other in room.conference.participants.iter().filter(|one| one.name != *me) {
-                // What it says of its own stream goes to where that is brought; what it says of the other's, to where that comes from.
+                // Reports about the participant's own stream go to its receivers; reports about another's stream go to that sender.
                 let brings = other
                     .leg_for(me, place.leg.0)
                     .filter(|leg| place.leg.1 == 0 && leg.source.is_some());
@@ -103,7 +104,7 @@ impl Book {
         }
     }
 
-    /// Somebody who only listens is found by its RTCP, from an address that signalling names.
+    /// Latches a receive-only participant by its RTCP, if signalling names the source address.
     fn listener(&mut self, turn: &mut Turn, port: u16, from: Endpoint) -> bool {
         let relay = port & !1;
         let Some(place) = self.at.get(&relay).cloned() else { return false };
@@ -135,7 +136,7 @@ impl Book {
         true
     }
 
-    /// Timers that are due.
+    /// Runs the timers that are due.
     pub fn tick(&mut self, turn: &mut Turn) {
         let now = turn.now;
         while let Some((at, timer)) = self.timers.first().cloned().filter(|(at, _)| *at <= now) {
@@ -162,8 +163,7 @@ impl Book {
         }
     }
 
-    /// Every second: paused streams are tried again, and decisions from outside come to their end.
-    /// `observed`: somebody follows the estimates.
+    /// Every second: retries paused streams and expires external decisions. `observed`: a policy follows the estimates.
     pub(super) fn try_levels(&mut self, turn: &mut Turn, observed: bool) {
         let now = turn.now;
         for room in self.rooms.values_mut() {
@@ -180,7 +180,7 @@ impl Book {
         }
     }
 
-    /// Streams that tell their layers by templates of which nothing is known, and of which somebody is to get less: a key frame tells them.
+    /// Requests a key frame of streams whose template structure is unknown, if a receiver is to get fewer layers.
     pub fn want_structures(&mut self, turn: &mut Turn) {
         let mut waiting: BTreeSet<(Name, Name, Medium)> = BTreeSet::new();
         for room in self.rooms.values() {
@@ -199,17 +199,17 @@ impl Book {
         }
     }
 
-    /// Somebody needs a key frame of a sender.
+    /// Requests a key frame of a sender.
     pub fn want_key_frame(&mut self, turn: &mut Turn, conference: &Name, sender: &Name, medium: Medium) {
         if let Some(room) = self.rooms.get_mut(conference) {
             room.want_key_frame(turn, sender, medium);
         }
     }
 
-    /// Whether a receiver can get fewer layers of a sender's medium than it gets.
+    /// Checks whether a receiver can get fewer layers of a sender's medium.
     ///
     /// # Errors
-    /// The data plane cannot leave them out, and why.
+    /// The reason why the data plane cannot drop layers.
     pub(super) fn may_be_less(&self, room: &Room, pair: &Pair, medium: Medium, level: usize) -> Result<(), Failure> {
         if level == 0 || level >= TARGETS || room.conference.target(&pair.0, &pair.1, medium).is_some() {
             return Ok(());
@@ -239,7 +239,7 @@ impl Room {
         }
     }
 
-    /// RTCP of one of many.
+    /// Distributes RTCP of a participant in a conference of more than two.
     fn share(&mut self, turn: &mut Turn, me: &Name, key: LegKey, data: &[u8]) {
         let medium = key.0;
         if self.conference.mixer(Job::Mixes).is_some_and(|mixer| mixer.name == *me) {
@@ -298,7 +298,7 @@ impl Room {
         };
         if let Ok(decisions) = self.adaptation.take(&feedback, &known, &Stepwise, turn.now) {
             for decision in decisions {
-                // A mixer gets everything: it could not tell its receivers that it got less.
+                // Mixers always get everything, because a mixer could not tell its receivers that it gets less.
                 let is_told = matches!(decision, Adapted::Forward { .. } | Adapted::Downlink { .. });
                 if is_told || mine_is_no_mixer {
                     self.decide(turn, decision);
@@ -386,7 +386,7 @@ impl Room {
             turn.later(turn.now + HELD, timer);
         }
         if level > 0 {
-            // Who was paused, and had the sender's numbers until then, begins with the target that it gets now.
+            // A receiver that was paused, and had the sender's numbers before, starts with its new target.
             let from = before.checked_sub(1).unwrap_or(level - 1);
             let change = (pair.clone(), medium, from, level - 1);
             self.retargets.push(change);
@@ -396,7 +396,7 @@ impl Room {
         Ok(())
     }
 
-    /// Ask for a key frame, now or when the last request is old enough: the requests of many receivers are one.
+    /// Requests a key frame, at once or when the last request is old enough. Requests of several receivers are merged.
     pub fn want_key_frame(&mut self, turn: &mut Turn, sender: &Name, medium: Medium) {
         let frames = self.key_frames.entry((sender.clone(), medium)).or_default();
         turn.count(Count::KeyFrameWanted);
@@ -409,7 +409,7 @@ impl Room {
         }
     }
 
-    /// A receiver misses packets: they are sent again to it alone, where there is a cache of them. Where there is none yet there will be one.
+    /// Handles a NACK: retransmits from the cache to this receiver only. If the stream has no cache, one is made.
     fn nack(&mut self, turn: &mut Turn, me: &Name, sender: &Name, medium: Medium, ssrc: u32, lost: &[u16]) {
         turn.count(Count::Nack);
         let source = Source {
@@ -420,7 +420,7 @@ impl Room {
         self.nacked.insert(source.clone(), turn.now);
         let answer = match self.caches.get_mut(&source) {
             Some(cache) => cache.nack(me, lost.iter().copied(), turn.now),
-            // Which packet has which of a receiver's own numbers is not known: it gets a key frame.
+            // The mapping of the receiver's own numbers to packets is unknown, so the receiver gets a key frame.
             None if self.conference.target(sender, me, medium).is_some() => {
                 self.want_key_frame(turn, sender, medium);
                 return;
@@ -480,7 +480,7 @@ impl Room {
     }
 }
 
-/// Whether a stream is of a medium.
+/// Returns whether a stream belongs to a medium.
 #[must_use]
 pub fn is_of(source: &Source, medium: Medium) -> bool {
     source.stream.strip_prefix(medium.name()).is_some_and(|rest| rest.starts_with(':'))

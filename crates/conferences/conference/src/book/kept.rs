@@ -1,4 +1,4 @@
-//! A conference as it is kept for the next agent.
+//! The stored state of a conference, from which the next agent restores it.
 
 use super::mixers::Placed;
 use super::wanted::{MEDIA, asked, check_name, names, parse_medium, payload_types, told, wish};
@@ -14,10 +14,10 @@ use shunt_calls::Counters;
 use shunt_net::{Endpoint, FiveTuple};
 use std::collections::HashSet;
 
-/// Of a conference; others are left alone.
+/// Format version of a stored conference. Other versions are ignored.
 pub const FORMAT: u32 = 2;
 
-/// A conference as it is kept.
+/// A stored conference.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Kept {
     pub format: u32,
@@ -28,25 +28,25 @@ pub struct Kept {
     pub qualities: Vec<(String, String, String)>,
     /// (sender, receiver, medium, level).
     pub levels: Vec<(String, String, String, usize)>,
-    /// Of relay entries that were another receiver's before.
+    /// Counter bases of relay entries that were another receiver's before.
     #[serde(default)]
     pub bases: Vec<KeptBase>,
-    /// Where its audio is mixed.
+    /// The mixer of its audio.
     #[serde(default)]
     pub mixer: Option<KeptMixer>,
     #[serde(default)]
     pub announcements: bool,
-    /// The tiled streams that are wanted, and where they are made.
+    /// The wanted tiled streams, and their mixer.
     #[serde(default)]
     pub tiling: Option<KeptTiling>,
     #[serde(default)]
     pub tiler: Option<KeptMixer>,
-    /// Where its columns are made, of two levels.
+    /// The mixers of its columns, in two levels.
     #[serde(default)]
     pub columns: Vec<(u16, KeptMixer)>,
 }
 
-/// Tiled streams as they were.
+/// Stored tiled streams.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptTiling {
     pub wish: TilingWish,
@@ -56,9 +56,9 @@ pub struct KeptTiling {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptStream {
     pub ssrc: u32,
-    /// (place, participant, SSRC of its pictures).
+    /// (place, participant, SSRC of its video).
     pub tiles: Vec<(u8, String, u32)>,
-    /// (number, SSRC).
+    /// (column, SSRC).
     #[serde(default)]
     pub columns: Vec<(u8, u32)>,
 }
@@ -66,9 +66,9 @@ pub struct KeptStream {
 /// The mixer that a job of a conference is placed on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptMixer {
-    /// Its control socket.
+    /// Control socket of the mixer.
     pub control: String,
-    /// Where it takes the medium, and the port that copies come from.
+    /// Address where the mixer receives the medium, and the relay port that copies come from.
     #[serde(rename = "audio")]
     pub at: Endpoint,
     pub port: u16,
@@ -76,7 +76,7 @@ pub struct KeptMixer {
     pub ssrcs: Vec<(String, u32)>,
 }
 
-/// What a relay entry had counted when it became another receiver's.
+/// Counters of a relay entry when it became another receiver's.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptBase {
     source: Endpoint,
@@ -156,7 +156,7 @@ pub struct KeptLeg {
 }
 
 impl Room {
-    /// As it is to be carried on by the next agent.
+    /// Returns the state to store for the next agent.
     #[must_use]
     pub fn keep(&self) -> Kept {
         let participants = self.people().map(|(one, member)| {
@@ -228,7 +228,7 @@ impl Room {
 }
 
 impl Book {
-    /// Carry on with conferences that were kept. `all`: no others are to come.
+    /// Restores stored conferences. `all`: no more will follow.
     pub fn restore(&mut self, turn: &mut Turn, kept: Vec<Kept>, all: bool) {
         for one in kept {
             let name = one.conference.clone();
@@ -247,15 +247,15 @@ impl Book {
         }
     }
 
-    /// The store has lost all that it had.
+    /// Stores all conferences again, after the store has lost its contents.
     pub fn keep_all(&self, turn: &mut Turn) {
         self.rooms.keys().for_each(|name| turn.keep(name));
     }
 
-    /// Carry on with a conference that was kept. Returns why it cannot be.
+    /// Restores one stored conference.
     ///
     /// # Errors
-    /// It is not what it should be; nothing has changed.
+    /// The stored state is invalid; the error says why. Nothing has changed.
     fn restore_one(&mut self, turn: &mut Turn, kept: Kept) -> Result<(), String> {
         let name = check_name("conference", &kept.conference).map_err(|failure| failure.message)?;
         let taken = |port: &u16| !self.ports.free.contains(port);
@@ -296,7 +296,7 @@ impl Book {
         Ok(())
     }
 
-    /// What mixers make goes on where it was made.
+    /// Restores mixes and tiles with the mixers that made them.
     fn restore_mixers(
         &mut self,
         turn: &mut Turn,
@@ -311,7 +311,7 @@ impl Book {
             if let Some(tiling) = tiling {
                 room.restore_tiling(turn, tiling).map_err(|failure| failure.message)?;
             }
-            // What the data plane rewrites is not known yet.
+            // The data plane's limit of rewritten payload types is not known yet.
             room.conference.check_video(usize::MAX);
         }
         for (job, kept) in placed {

@@ -1,9 +1,9 @@
-//! Mixers: which of them has which conference's audio or video, and what it is told of it.
+//! Assigns the audio and video of conferences to mixers, and describes each job to its mixer.
 //!
-//! Audio is placed when somebody in the conference is to get a mix ([`super::mixing`]), video when tiled streams are wanted ([`super::tiling`]), in two
-//! levels each column by itself; each job on the mixer that has the least to do of its medium. To the data plane a mixer is a participant of its own
-//! for each job, of a name that nobody else can have, which gets copies of what it works on from one more relay address. A mixer that does not answer
-//! loses what it had, and that is placed again; one that has begun anew is told again.
+//! Audio needs a mixer when a participant is to get a mix ([`super::mixing`]). Video needs one when tiled streams are wanted
+//! ([`super::tiling`]); in two levels, each column is a separate job. A job goes to the mixer with the lowest load of its medium. In the
+//! data plane, a mixer is one participant per job, with a reserved name, which receives copies of its input from an additional relay
+//! address. The jobs of a mixer that does not answer go to other mixers. A restarted mixer gets its descriptions again.
 
 use super::kept::KeptMixer;
 use super::mixing::Mixes;
@@ -19,21 +19,21 @@ use shunt_rtp::rtcp;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Where a conference's audio is mixed, or its video tiled.
+/// The mixer of a conference's audio or video.
 #[derive(Clone, Debug)]
 pub struct Placed {
     /// The mixer's control socket.
     pub control: String,
-    /// Where it takes the medium, and sends from.
+    /// Address where the mixer receives the medium and sends from.
     pub at: Endpoint,
-    /// The relay port that copies to it come from.
+    /// Relay port that copies to the mixer come from.
     pub port: u16,
-    /// What it was told last, and in which of its runs; `None`: what it knows is not certain.
+    /// The last description sent, and the mixer's epoch then; `None`: the mixer's state is uncertain.
     told: Option<(u64, Description)>,
 }
 
 impl Placed {
-    /// As it was kept.
+    /// Restores an assignment from the stored state.
     #[must_use]
     pub fn restored(kept: &KeptMixer) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Placed {
     }
 }
 
-/// A job that has no mixer and needs one, to which copies come from this port.
+/// A job that needs a mixer, and the port that copies come from.
 #[derive(Debug)]
 pub struct Placing {
     pub conference: Name,
@@ -54,12 +54,12 @@ pub struct Placing {
     port: u16,
 }
 
-/// What is to be done about a job of a conference.
+/// Work for a mixer.
 #[derive(Debug)]
 pub enum MixerWork {
-    /// A mixer has to be found for it: [`Book::placed`] or [`Book::not_placed`] takes what comes of that.
+    /// A mixer must be found for the job. Pass the result to [`Book::placed`] or [`Book::not_placed`].
     Place(Placing),
-    /// Its mixer has to know this: [`Book::told`] takes the answer.
+    /// The mixer must get this description. Pass the answer to [`Book::told`].
     Tell {
         conference: Name,
         job: Job,
@@ -69,14 +69,14 @@ pub enum MixerWork {
 }
 
 impl Room {
-    /// Whether a mixer, in this run of it, has been told of a job.
+    /// Returns whether a mixer has the description of a job, in the mixer's present epoch.
     #[must_use]
     pub fn is_made_by(&self, job: Job, control: &str, epoch: u64) -> bool {
         let placed = self.placed.get(&job).filter(|placed| placed.control == control);
         placed.is_some_and(|placed| placed.told.as_ref().is_some_and(|(told, _)| *told == epoch))
     }
 
-    /// What mixers have to do.
+    /// Returns the jobs of a conference.
     fn jobs(&self) -> BTreeSet<Job> {
         let mixes = self.conference.participants.iter().any(|one| one.mixed).then_some(Job::Mixes);
         let tiles = self.tiles().map(Tiles::jobs).unwrap_or_default();
@@ -90,7 +90,7 @@ impl Room {
         }
     }
 
-    /// Receivers are told that the streams of a mixer are over (RFC 3550 section 6.6).
+    /// Tells receivers by RTCP BYE that a mixer's streams have ended (RFC 3550 section 6.6).
     pub fn say_over(&self, turn: &mut Turn, job: Job) {
         if job == Job::Mixes {
             let ends: Vec<u8> = self.mixes.ssrcs.values().flat_map(|ssrc| rtcp::bye(&[*ssrc])).collect();
@@ -109,7 +109,7 @@ impl Room {
         }
     }
 
-    /// What a mixer makes is another mixer's, or another run's, from now on: streams begin anew.
+    /// Restarts the streams of a job with new SSRCs, because another mixer or a restarted one makes them.
     fn begin_anew(&mut self, turn: &mut Turn, random: &mut Random, job: Job) {
         self.say_over(turn, job);
         match job {
@@ -120,7 +120,7 @@ impl Room {
 }
 
 impl Book {
-    /// A job of a conference is done there from now on.
+    /// Assigns a job to a mixer.
     pub(super) fn place(&mut self, turn: &mut Turn, name: &Name, job: Job, placed: Placed) {
         let Some(room) = self.rooms.get_mut(name) else {
             self.ports.free.push_back(placed.port);
@@ -133,11 +133,11 @@ impl Book {
         let mut leg = Leg::new(Endpoint::new(self.settings.address, placed.port));
         leg.source = Some(placed.at);
         leg.latch.adopt(turn.now, placed.at, None);
-        // Mixes go by relay entries.
+        // Relay entries carry mixes, so only the mixers of tiles send to the conference.
         leg.sends = job != Job::Mixes;
         self.mixers_at.insert(placed.at);
         room.placed.insert(job, placed);
-        // Nobody else has this name.
+        // The reserved name is never in use.
         let _ = room.conference.join(one);
         room.members.insert(mixer.clone(), Member::of_mixer(turn.now));
         self.install(turn, name, &mixer, (job.medium(), 0), leg);
@@ -146,7 +146,7 @@ impl Book {
         }
     }
 
-    /// Nothing of a conference is mixed or tiled any more.
+    /// Releases all jobs of a conference.
     pub(super) fn unplace_all(&mut self, turn: &mut Turn, name: &str) {
         let placed = self.rooms.get(name).map(|room| room.placed.keys().copied().collect());
         let placed: Vec<Job> = placed.unwrap_or_default();
@@ -155,7 +155,7 @@ impl Book {
         }
     }
 
-    /// A job of a conference is no longer done where it was; returns where.
+    /// Releases a job of a conference. Returns its former mixer.
     fn unplace(&mut self, turn: &mut Turn, name: &str, job: Job) -> Option<String> {
         let room = self.rooms.get_mut(name)?;
         let placed = room.placed.remove(&job)?;
@@ -166,9 +166,9 @@ impl Book {
         Some(placed.control)
     }
 
-    // -- what mixers say ---------------------------------------------------------------------------
+    // -- mixers' reports ---------------------------------------------------------------------------
 
-    /// Mixers that do not answer, and why.
+    /// Returns the mixers that do not answer, with reasons.
     #[must_use]
     pub fn lacking_mixers(&self) -> Vec<(String, String)> {
         let lacking = self
@@ -178,14 +178,14 @@ impl Book {
         lacking.collect()
     }
 
-    /// The media that mixers make something of.
+    /// Returns the media for which mixers are available.
     #[must_use]
     pub fn used_mixers(&self) -> BTreeSet<(String, Medium)> {
         let placed = self.rooms.values().flat_map(|room| &room.placed);
         placed.map(|(job, placed)| (placed.control.clone(), job.medium())).collect()
     }
 
-    /// A mixer has said how it is, or does not answer.
+    /// Records a mixer's status, or the reason why it does not answer.
     pub fn mixer_status(&mut self, turn: &mut Turn, control: &str, status: Result<Status, MixerError>) {
         if let Ok(status) = &status {
             self.mixers_at.extend([status.audio, status.video]);
@@ -202,7 +202,7 @@ impl Book {
         self.known.insert(control.to_owned(), now);
     }
 
-    /// Mixers that take more of a medium, the one that has the least to do first.
+    /// Returns the mixers that accept more work of a medium, the one with the lowest load first.
     #[must_use]
     pub fn candidates(&self, medium: Medium) -> Vec<String> {
         let there = self
@@ -216,9 +216,9 @@ impl Book {
         found.into_iter().map(|(.., control)| control).collect()
     }
 
-    // -- what mixers are told ----------------------------------------------------------------------
+    // -- mixers' descriptions ----------------------------------------------------------------------
 
-    /// What mixers need not make any more, of those that answer; that of others is said when they do. What could not be said goes to
+    /// Returns the jobs to end on mixers that answer; jobs on other mixers are ended once those answer. Pass failures to
     /// [`Book::not_ended`].
     pub fn ended_works(&mut self) -> Vec<(String, Job, Name)> {
         let is_placed = |control: &str, job: Job, name: &Name| {
@@ -237,7 +237,7 @@ impl Book {
         self.unplaced.insert((control, job, conference));
     }
 
-    /// Place conferences on mixers, and tell these what they have to know. What is on a mixer that is not there any more is placed anew.
+    /// Assigns jobs to mixers and returns the descriptions to send. Jobs of lost mixers are assigned again.
     pub fn mixer_works(&mut self, turn: &mut Turn) -> Vec<MixerWork> {
         self.drop_lost(turn);
         let names: Vec<Name> = self.rooms.keys().cloned().collect();
@@ -300,7 +300,7 @@ impl Book {
         }))
     }
 
-    /// A mixer has taken a job.
+    /// Records that a mixer has accepted a job.
     pub fn placed(&mut self, turn: &mut Turn, placing: Placing, control: String, accepted: &Accepted) {
         let Placing {
             conference: name,
@@ -323,7 +323,8 @@ impl Book {
         turn.kept(&name);
     }
 
-    /// A mixer has not taken a job: it has no room, or does not answer and is not asked again before it does.
+    /// Records that a mixer has rejected a job: it has no capacity, or does not answer. A mixer that does not answer gets no job until it
+    /// does.
     pub fn declined(&mut self, turn: &mut Turn, name: &Name, control: &str, error: &MixerError) {
         let level = if matches!(error, MixerError::Full(_)) {
             Level::Debug
@@ -340,7 +341,7 @@ impl Book {
         }
     }
 
-    /// No mixer has taken a job.
+    /// Records that no mixer has accepted a job.
     pub fn not_placed(&mut self, placing: &Placing, reason: String) {
         self.ports.free.push_back(placing.port);
         if let Some(room) = self.rooms.get_mut(&placing.conference) {
@@ -348,7 +349,7 @@ impl Book {
         }
     }
 
-    /// What has come of telling a mixer of a change.
+    /// Records the result of sending a description to a mixer.
     pub fn told(
         &mut self,
         turn: &mut Turn,
@@ -378,7 +379,7 @@ impl Book {
         }
     }
 
-    /// What is on a mixer that is not there any more has none.
+    /// Releases the jobs of mixers that are lost.
     fn drop_lost(&mut self, turn: &mut Turn) {
         let (mut lost, mut renewed) = (Vec::new(), Vec::new());
         for (name, room) in &mut self.rooms {
@@ -386,12 +387,12 @@ impl Book {
             for (job, placed) in &mut room.placed {
                 match self.known.get(&placed.control) {
                     Some(Ok(status)) => {
-                        // One that has begun anew is told everything again.
+                        // A restarted mixer gets all descriptions again.
                         if placed.told.take_if(|(told, _)| *told < status.epoch).is_some() {
                             anew.push(*job);
                         }
                     }
-                    // Nobody has asked it yet.
+                    // The mixer has not been polled yet.
                     None if self.settings.mixers.contains(&placed.control) => {}
                     _ => lost.push((name.clone(), *job)),
                 }
@@ -411,7 +412,7 @@ impl Book {
 
     fn lose(&mut self, turn: &mut Turn, name: &Name, job: Job, reason: &str) {
         let Some(control) = self.unplace(turn, name, job) else { return };
-        // It knows nothing of the conference, or will be told to forget it once it answers.
+        // The mixer has no state of the conference, or will be told to end the job once it answers.
         turn.log(
             Level::Warn,
             format!("conference {name}: mixer {control} of {} is lost: {reason}", said(job)),
@@ -420,7 +421,7 @@ impl Book {
         self.renewed(turn, name, job);
     }
 
-    /// What a mixer makes begins anew.
+    /// Restarts the streams of a job.
     fn renewed(&self, turn: &mut Turn, name: &Name, job: Job) {
         if let Some(room) = self.rooms.get(name).filter(|_| job == Job::Tiles) {
             room.tell_layout(turn);
@@ -439,7 +440,7 @@ fn tell_mixers(turn: &mut Turn, name: &Name, what: &'static str, job: Job, contr
     });
 }
 
-/// What a job is, for the log.
+/// Names a job for the log.
 fn said(job: Job) -> String {
     match job {
         Job::Column(number) => format!("column {number} of its tiles"),

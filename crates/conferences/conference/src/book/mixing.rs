@@ -1,4 +1,4 @@
-//! Mixes of audio: what a mixer is told of them, and what it reports.
+//! Audio mixes: descriptions for mixers, and mixers' reports.
 
 use super::{Book, Random, Room, Turn};
 use crate::adaptation::{Medium, OWN_SSRC};
@@ -12,20 +12,21 @@ use shunt_rtp::rtcp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Payload types of those who named none (RFC 3551 section 6).
+/// Payload types of participants that named none (RFC 3551 section 6).
 const STATIC: [(u8, &str); 3] = [(0, "PCMU"), (8, "PCMA"), (9, "G722")];
 
-/// The mixes of a conference that a mixer has.
+/// The mixes of a conference on a mixer.
 #[derive(Clone, Debug, Default)]
 pub struct Mixes {
-    /// Of each participant's mix.
+    /// SSRC of each participant's mix.
     pub ssrcs: BTreeMap<Name, u32>,
     pub speaker: Option<Name>,
     pub muted: BTreeSet<Name>,
 }
 
 impl Room {
-    /// What a mixer is told of the audio, copies of which come from this port. Who has got no SSRC for its mix yet gets one. `None`: nobody gets a mix.
+    /// Describes the audio for a mixer. `port`: the relay port that copies come from. Allocates missing SSRCs of mixes. `None`: no
+    /// participant gets a mix.
     pub(super) fn describe_mixes(&mut self, random: &mut Random, address: IpAddr, port: u16) -> Option<Description> {
         let Self {
             conference,
@@ -77,7 +78,7 @@ impl Room {
 }
 
 impl Room {
-    /// RTCP of the mixer: to each receiver what is of its own mix.
+    /// Distributes a mixer's RTCP: each receiver gets the part about its own mix.
     pub fn share_mixes(&self, turn: &mut Turn, data: &[u8]) {
         for (name, ssrc) in &self.mixes.ssrcs {
             let Some(one) = self.conference.get(name).filter(|one| one.mixed) else {
@@ -93,7 +94,7 @@ impl Room {
         }
     }
 
-    /// RTCP of a participant: the mixer gets its reports on its mix.
+    /// Forwards a participant's reports about its mix to the mixer.
     pub fn report_mix(&self, turn: &mut Turn, name: &Name, data: &[u8]) {
         let Some(ssrc) = self.mixes.ssrcs.get(name) else { return };
         let items = rtcp::walk(data).map_while(Result::ok);
@@ -125,7 +126,7 @@ fn codec(one: &shunt_admin_model::Codec) -> Codec {
 }
 
 impl Book {
-    /// Conferences that are on a mixer, and participants who get a mix.
+    /// Returns the number of mixed conferences, and of participants with a mix.
     #[must_use]
     pub fn mixed_sizes(&self) -> (usize, usize) {
         let rooms = self.rooms.values().filter(|room| room.placed.contains_key(&Job::Mixes));
@@ -135,10 +136,10 @@ impl Book {
         })
     }
 
-    /// Whether those who get a mix hear who joins and who leaves.
+    /// Sets whether participants with a mix hear an announcement of each join and leave.
     ///
     /// # Errors
-    /// There is no such conference, or no mixer.
+    /// There is no such conference, or no mixer is configured.
     pub fn set_announcements(&mut self, turn: &mut Turn, conference: &str, wanted: bool) -> Result<(), Failure> {
         let room = self.room_mut(conference)?;
         if wanted && !room.conference.mixing {
@@ -149,7 +150,7 @@ impl Book {
         Ok(())
     }
 
-    /// Who speaks, and who has muted itself. Returns who has asked to leave.
+    /// Records who speaks, and who has muted itself. Returns the participants that have asked to leave.
     pub fn reported(&mut self, turn: &mut Turn, control: &str, listing: Listing) -> Vec<(Name, Name)> {
         let mut leaving = Vec::new();
         for reported in listing.conferences {

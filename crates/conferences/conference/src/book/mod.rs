@@ -1,15 +1,15 @@
-//! The one owner of conferences. Events go in: commands of the admin API, learn notices, RTCP, connectivity checks, copies of packets, counters,
-//! what mixers say, results of writes, and time. What follows comes out as [`Decision`]s. There is no I/O here.
+//! The owner of all conferences. Events go in: commands of the admin API, learn notices, RTCP, connectivity checks, copies of packets,
+//! counters, mixers' reports, results of writes, and time. [`Decision`]s come out. There is no I/O here.
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `commands` | the admin API: who joins, leaves and changes, qualities and targets |
-//! | `learning` | sources that are latched, checks, SSRCs, copies of packets |
-//! | `feedback` | RTCP, levels, requests for key frames and packets |
-//! | `rates`, `accounting` | what the data plane has counted |
-//! | `rounds` | the way of the data plane's rows to what conferences are |
-//! | `mixers`, `mixing`, `tiling` | what is mixed or tiled where, and what mixers are told |
-//! | `kept`, `view` | a conference for the next agent, and for the admin API |
+//! | `commands` | the admin API: joins, leaves, changes, qualities and targets |
+//! | `learning` | latched sources, checks, SSRCs, copies of packets |
+//! | `feedback` | RTCP, levels, requests for key frames and retransmissions |
+//! | `rates`, `accounting` | counters of the data plane |
+//! | `rounds` | writes of rows to the data plane |
+//! | `mixers`, `mixing`, `tiling` | jobs of mixers, and their descriptions |
+//! | `kept`, `view` | a conference's stored state, and its view in the admin API |
 
 mod accounting;
 mod commands;
@@ -52,24 +52,24 @@ use std::net::IpAddr;
 use std::time::Duration;
 use wanted::{Wanted, names};
 
-/// What the configuration says.
+/// Settings from the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// All relay addresses are of this address.
+    /// Address of all relay ports.
     pub address: IpAddr,
     /// First and last port.
     pub ports: (u16, u16),
     pub policy: Policy,
     /// Control sockets of the mixers.
     pub mixers: Vec<String>,
-    /// Tiled streams and announcements of conferences that are to come.
+    /// Default tiled streams and announcements of new conferences.
     pub tiling: Option<TilingWish>,
     pub announcements: bool,
-    /// SSRCs of mixes and tiles follow from it.
+    /// Seed for the SSRCs of mixes and tiles.
     pub seed: u64,
 }
 
-/// Whose an even port is.
+/// The owner of an even port.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub conference: Name,
@@ -77,14 +77,14 @@ pub struct Place {
     pub leg: LegKey,
 }
 
-/// What is to be done later.
+/// A deferred task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A request for a key frame that was held back.
+    /// Send a key frame request that was held back.
     KeyFrame(Name, Name, Medium),
-    /// A receiver of fewer layers may leave the trees of the others.
+    /// Remove a receiver with fewer layers from the trees of the others.
     LetGo(Name, Pair, Medium),
-    /// Bring a conference to what it is to be, once more.
+    /// Bring a conference's rows up to date once more.
     Again(Name),
 }
 
@@ -95,33 +95,33 @@ pub struct Book {
     ports: Ports,
     at: HashMap<u16, Place>,
     planner: Planner,
-    /// Why nobody can be let in.
+    /// Why no participant can join.
     problem: Option<String>,
     dirty: BTreeSet<Name>,
     timers: BTreeSet<(Time, Timer)>,
     scanners: Scanners,
     parties: Parties,
     random: Random,
-    /// The data plane can be used.
+    /// Whether the data plane is usable.
     up: bool,
-    /// What was kept is there. Rows of conferences that are not would be nobody's.
+    /// Whether the stored conferences are loaded. Before that, their rows would look like orphan rows.
     loaded: bool,
-    /// What the data plane holds has to be read.
+    /// Whether the data plane's contents must be read.
     unsure: bool,
     round: Option<Round>,
     found: Option<Found>,
-    /// The writer waits: what was to be written could not be.
+    /// Pause of the writer after a failed write.
     pause: Option<Duration>,
     seconds: u64,
-    /// What mixers said last: their status, or why there is none.
+    /// The last status of each mixer, or why there is none.
     known: HashMap<String, Result<Status, String>>,
-    /// Where mixers send from: no participant's packets come from there.
+    /// Addresses that mixers send from. No participant's packets come from there.
     mixers_at: HashSet<Endpoint>,
-    /// What mixers need not make any more: by control socket, which job, of which conference.
+    /// Jobs to end on mixers: control socket, job, conference.
     unplaced: BTreeSet<(String, Job, Name)>,
 }
 
-/// Even ports; freed ones are given out last, so that late packets of who left find nobody.
+/// Even ports. Freed ports are reused last, so that late packets of a former participant match nobody.
 struct Ports {
     free: VecDeque<u16>,
 }
@@ -132,14 +132,14 @@ impl Ports {
         self.free.pop_front().ok_or_else(none)
     }
 
-    /// Take this very one; whether it was free.
+    /// Allocates this port. Returns whether it was free.
     fn claim(&mut self, port: u16) -> bool {
         let found = self.free.iter().position(|free| *free == port);
         found.is_some_and(|at| self.free.remove(at).is_some())
     }
 }
 
-/// Numbers for SSRCs, which are no secret (splitmix64).
+/// Generates SSRCs, which are not secret (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -153,7 +153,7 @@ impl Random {
 }
 
 impl Book {
-    /// `loaded`: nothing is to come by [`Book::restore`] that has to be there before rows are written.
+    /// `loaded`: [`Book::restore`] will not be called before rows are written.
     #[must_use]
     pub fn new(settings: Settings, loaded: bool) -> Self {
         let (first, last) = settings.ports;
@@ -184,49 +184,49 @@ impl Book {
         }
     }
 
-    /// A conference without participants.
+    /// Makes a conference without participants.
     fn new_room(&self, name: Name, started_us: u64) -> Room {
         let mut room = Room::new(name, started_us);
         room.conference.mixing = !self.settings.mixers.is_empty();
         room
     }
 
-    /// Why nobody can be let in; `None`: the data plane holds what conferences are.
+    /// Returns why no participant can join; `None`: the data plane is up to date.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Whether what was kept is there.
+    /// Returns whether the stored conferences are loaded.
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.loaded
     }
 
-    /// Whether conferences may be written, and mixers told: nobody else is in charge of them.
+    /// Returns whether this agent may write conferences and command mixers: no other agent is in charge.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.up && self.loaded
     }
 
     /// # Errors
-    /// There is none of this name.
+    /// There is no conference of this name.
     fn room(&self, name: &str) -> Result<&Room, Failure> {
         let none = || Failure::new(FailureKind::NotFound, format!("there is no conference {name:?}"));
         self.rooms.get(name).ok_or_else(none)
     }
 
     /// # Errors
-    /// There is none of this name.
+    /// There is no conference of this name.
     fn room_mut(&mut self, name: &str) -> Result<&mut Room, Failure> {
         let none = || Failure::new(FailureKind::NotFound, format!("there is no conference {name:?}"));
         self.rooms.get_mut(name).ok_or_else(none)
     }
 
-    /// Give a participant these media, each with a relay address of its own.
+    /// Adds these media to a participant, each with its own relay address.
     ///
     /// # Errors
-    /// All ports are taken; nothing has changed.
+    /// All ports are in use; nothing has changed.
     fn add_legs(
         &mut self,
         turn: &mut Turn,
@@ -272,7 +272,7 @@ impl Book {
         }
     }
 
-    /// A participant leaves; its ports are free.
+    /// Removes a participant and frees its ports.
     ///
     /// # Errors
     /// There is no such conference or participant.

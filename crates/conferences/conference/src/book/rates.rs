@@ -1,4 +1,5 @@
-//! What the data plane has counted: rates of what is sent, signs of life, and streams of which copies are wanted.
+//! Evaluates the data plane's counters: senders' rates, participants' activity, and the choice of streams whose packets are copied to the
+//! agent.
 
 use super::{Book, Place, Room, Turn};
 use crate::adaptation::Medium;
@@ -14,16 +15,16 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 const WEIGHT: f64 = 0.5;
-/// Seconds between two looks at streams whose layers are not known.
+/// Seconds between two checks of streams with unknown layers.
 const STRUCTURES_EVERY: u64 = 2;
-/// Streams of which the agent has copies without having been asked for a packet of them: a small system has a cache of each.
+/// Streams that are copied to the agent without a retransmission request, so that small systems cache every stream.
 const SPARE: usize = 64;
-/// Streams of which it has copies at most; each has at most 640 packets a second.
+/// Most streams that are copied to the agent. Each is limited to 640 packets/s.
 const MOST: usize = 256;
-/// A NACK is a reason for copies for so long.
+/// How long a stream is copied after a NACK.
 const NACKED: Duration = Duration::from_secs(30);
 
-/// The rates of a sender's medium, from counters that are read now and then: all, and of each layer.
+/// The rates of a sender's medium, from periodic counter readings: in total and by layer.
 #[derive(Debug, Default)]
 pub struct Meter {
     last: Option<Time>,
@@ -32,7 +33,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What rows have counted, with the layer of each (0: a whole stream). A row that is new counts from its next reading.
+    /// Records the counters of rows, with the layer of each (0: a whole stream). A new row counts from its second reading.
     fn take(&mut self, now: Time, counted: Vec<(Key, usize, u64)>) {
         if let Some(last) = self.last
             && now > last
@@ -53,7 +54,8 @@ impl Meter {
         self.counted = counted.into_iter().map(|(key, _, octets)| (key, octets)).collect();
     }
 
-    /// bit/s that each level needs, lowest first, all that lies below included. What no row says is a layer goes to everybody.
+    /// Returns the bit/s that each level needs, lowest first, including all lower levels. Packets without a known layer count for every
+    /// level.
     fn levels(&self) -> Vec<f64> {
         let Some([whole, layers @ ..]) = self.rates else {
             return Vec::new();
@@ -69,7 +71,7 @@ impl Meter {
 }
 
 impl Book {
-    /// A second has passed; whether there is anything to count.
+    /// Runs once a second. Returns whether counters are worth reading.
     pub fn second(&mut self, turn: &mut Turn) -> bool {
         let ready = self.problem.is_none();
         if !ready {
@@ -81,7 +83,7 @@ impl Book {
         ready && !self.rooms.is_empty()
     }
 
-    /// What follows from the counters of this second. `observed`: a policy outside of the agent gets estimates.
+    /// Evaluates this second's counters. `observed`: an external policy follows the estimates.
     pub fn consider(&mut self, turn: &mut Turn, observed: bool) {
         self.seconds += 1;
         self.try_levels(turn, observed);
@@ -91,7 +93,7 @@ impl Book {
         }
     }
 
-    /// Counters of rows of `conference` and `layer`.
+    /// Records counters of rows of `conference` and `layer`.
     pub fn counted(&mut self, turn: &Turn, read: Vec<Counted>) {
         let now = turn.now;
         let mut layers: HashMap<(u32, u8), u64> = HashMap::new();
@@ -138,7 +140,7 @@ impl Book {
         }
     }
 
-    /// Counters of relay entries, of conferences of two.
+    /// Records counters of relay entries, in two-party conferences.
     pub fn relayed(&mut self, turn: &Turn, read: &[(FiveTuple, Counters)]) {
         let now = turn.now;
         for (flow, counters) in read {
@@ -160,7 +162,7 @@ impl Book {
         }
     }
 
-    /// The relay entries of conferences of two.
+    /// Returns the relay entries of two-party conferences.
     #[must_use]
     pub fn relay_keys(&self) -> Vec<FiveTuple> {
         let mut keys = Vec::new();
@@ -174,7 +176,7 @@ impl Book {
         keys
     }
 
-    /// The relay entries of one conference, if it is of two; and whether it has copies.
+    /// Returns the relay entries of a conference, if it has two parties, and whether it has copies.
     ///
     /// # Errors
     /// There is no such conference.
@@ -185,7 +187,7 @@ impl Book {
         Ok((relays.collect(), self.planner.copies(name).next().is_some()))
     }
 
-    /// The rows and the relay entry that a leg's packets come by.
+    /// Returns the rows and the relay entry that match a leg's packets.
     #[must_use]
     pub fn rows_of_leg(&self, place: &Place) -> Option<(Vec<Key>, FiveTuple)> {
         let leg = self.rooms.get(&place.conference)?.leg(&place.participant, place.leg)?;
@@ -193,7 +195,7 @@ impl Book {
         Some((leg.ssrcs.iter().map(|ssrc| Key::Stream(flow, *ssrc)).collect(), flow))
     }
 
-    /// Who has sent nothing for this long and is not on hold.
+    /// Returns the participants that have sent nothing for this time and are not on hold.
     #[must_use]
     pub fn silent(&self, now: Time, timeout: Duration) -> Vec<(Name, Name)> {
         let mut silent = Vec::new();
@@ -208,10 +210,11 @@ impl Book {
         silent
     }
 
-    /// Choose the streams of which the agent has copies: first those that somebody has other numbers of, or has missed packets of.
+    /// Selects the streams whose packets are copied to the agent. Streams with rewritten numbers or with recent NACKs come first.
     fn choose_copied(&mut self, turn: &mut Turn) {
         if self.planner.keeps_registers() {
-            // A switch numbers copies by rules that caches do not know: a receiver who misses packets gets a key frame, or the sender is asked.
+            // A switch numbers copies by rules that caches do not implement. A receiver that misses packets gets a key frame, or the NACK
+            // goes to the sender.
             return;
         }
         let now = turn.now;
@@ -237,7 +240,7 @@ impl Book {
                 }
             }
         }
-        // Those that have a cache keep it.
+        // Streams that have a cache keep it.
         others.sort_by_key(|source| {
             self.rooms
                 .get(&source.conference)
@@ -269,7 +272,7 @@ impl Book {
     }
 }
 
-/// A cache of a stream that its receivers have been getting.
+/// Makes a cache for a stream that its receivers already get.
 fn new_cache(room: &Room, source: &Source) -> Cache {
     let medium = stream_of(&source.stream).map_or(Medium::Video, |(medium, _)| medium);
     let told = room
@@ -285,12 +288,12 @@ fn new_cache(room: &Room, source: &Source) -> Cache {
             cache.written(receiver);
         }
     }
-    // Where it begins in the numbers of those who have their own is not known.
+    // The start of the receivers' own numbers is unknown.
     cache.missed();
     cache
 }
 
-/// The counters of a leg have grown, or begin anew: the participant sends.
+/// Records that a participant sends: the counters of a leg have grown or restarted.
 fn note_packets(room: &mut Room, participant: &Name, medium: Medium, packets: u64, now: Time) {
     let Some(leg) = room.leg_mut(participant, (medium, 0)).filter(|leg| leg.packets != packets) else {
         return;

@@ -1,4 +1,4 @@
-//! One conference: who takes part, by which legs, from which sources.
+//! One conference: its participants, their legs and their sources.
 
 use super::mixers::Placed;
 use super::mixing::Mixes;
@@ -20,10 +20,10 @@ use shunt_net::{Endpoint, FiveTuple};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
-/// One conference, with what belongs to it besides its membership.
+/// A conference's membership and related state.
 pub struct Room {
     pub conference: Conference,
-    /// Those of its mixers too.
+    /// Members, including the conference's mixers.
     pub members: BTreeMap<Name, Member>,
     /// Unix time, µs.
     pub started_us: u64,
@@ -34,28 +34,28 @@ pub struct Room {
     pub meters: HashMap<(Name, Medium), Meter>,
     pub key_frames: HashMap<(Name, Medium), KeyFrames>,
     pub caches: HashMap<Source, Cache>,
-    /// Changes of levels that are not in the data plane yet: receiver, sender, medium, the target before and from now on.
+    /// Changes of levels that the data plane does not have yet: receiver, sender, medium, target before, target after.
     pub retargets: Vec<(Pair, Medium, usize, usize)>,
-    /// When a NACK for a stream came last.
+    /// Time of the last NACK for a stream.
     pub nacked: HashMap<Source, Time>,
-    /// Who decides of a pair's levels besides the policy, and until when.
+    /// External decisions on a pair's levels, and until when they hold.
     pub decided: HashMap<Pair, Decided>,
-    /// Packets of each stream, when last read.
+    /// Packets of each stream at the last reading.
     pub packets: HashMap<(Name, Medium, u32), u64>,
-    /// Who gets which video, when the data plane was last brought to it.
+    /// The receivers of each video stream, when the data plane was last up to date.
     pub flows: HashSet<(Source, Name)>,
-    /// What relay entries had counted when they became another receiver's.
+    /// Counters of relay entries when they became another receiver's.
     pub bases: HashMap<FiveTuple, Counters>,
-    /// Streams whose SSRC is somebody else's, and whose, as last told.
+    /// Streams whose SSRC belongs to another participant, as last reported.
     pub conflicting: BTreeMap<(Name, Medium, u32), Name>,
-    /// Where its audio is mixed, and its video tiled.
+    /// The mixers of its audio and video.
     pub placed: BTreeMap<Job, Placed>,
     pub mixes: Mixes,
-    /// Those who get a mix hear who joins and who leaves.
+    /// Whether participants with a mix hear an announcement of each join and leave.
     pub announcements: bool,
-    /// The tiled streams that are wanted of it.
+    /// The wanted tiled streams.
     pub tiling: Option<Tiling>,
-    /// Legs to which nothing goes because a switch has no way there: why.
+    /// Legs that get nothing because a switch has no route to them, with reasons.
     pub unreached: BTreeMap<(Name, LegKey), String>,
 }
 
@@ -70,9 +70,9 @@ pub struct Member {
     /// Unix time, µs.
     pub joined_us: u64,
     pub ice: Option<Credentials>,
-    /// What its signalling needs to go on; nobody here reads it.
+    /// Opaque data that the signalling component needs after a restart.
     pub signalling: Option<serde_json::Value>,
-    /// The last sign of life.
+    /// Time of the last sign that the participant is active.
     pub last_packet: Time,
 }
 
@@ -104,7 +104,7 @@ impl Room {
         }
     }
 
-    /// Streams whose SSRC is somebody else's, and whose.
+    /// Returns the streams whose SSRC belongs to another participant, with that participant.
     fn conflicts(&self) -> BTreeMap<(Name, Medium, u32), Name> {
         let mut found = BTreeMap::new();
         for one in &self.conference.participants {
@@ -119,16 +119,16 @@ impl Room {
         found
     }
 
-    /// Those who take part, without mixers.
+    /// Returns the participants, without mixers.
     pub fn people(&self) -> impl Iterator<Item = (&Participant, &Member)> {
         let people = self.conference.participants.iter().filter(|one| one.mixer.is_none());
         people.filter_map(|one| Some((one, self.members.get(&one.name)?)))
     }
 
-    /// One of these.
+    /// Returns one participant.
     ///
     /// # Errors
-    /// There is nobody of this name.
+    /// There is no participant of this name.
     pub fn member(&self, name: &str) -> Result<(&Participant, &Member), Failure> {
         let found = self.conference.get(name).zip(self.members.get(name));
         let found = found.filter(|(one, _)| one.mixer.is_none());
@@ -140,7 +140,7 @@ impl Room {
         })
     }
 
-    /// A leg of a participant.
+    /// Returns a leg of a participant.
     #[must_use]
     pub fn leg(&self, participant: &str, key: LegKey) -> Option<&Leg> {
         self.conference.get(participant)?.legs.get(&key)
@@ -150,7 +150,7 @@ impl Room {
         self.conference.get_mut(participant).ok()?.legs.get_mut(&key)
     }
 
-    /// All legs by which a receiver gets streams of a sender's medium.
+    /// Returns all legs by which a receiver gets streams of a sender's medium.
     #[must_use]
     pub fn legs_for<'a>(receiver: &'a Participant, sender: &Participant, medium: Medium) -> Vec<&'a Leg> {
         let ssrcs = sender.leg(medium).map_or(&[][..], |leg| &leg.ssrcs);
@@ -166,7 +166,7 @@ impl Room {
         legs
     }
 
-    /// A source is latched, or no longer.
+    /// Sets or clears the latched source of a leg.
     pub fn set_source(&mut self, participant: &Name, key: LegKey, source: Option<Endpoint>, now: Time) {
         if let Some(member) = self.members.get_mut(participant) {
             member.last_packet = now;
@@ -180,8 +180,8 @@ impl Room {
         self.conference.settle();
     }
 
-    /// Media on which a participant sends nothing go where signalling says, once it is certain that the address is its own: another of its media comes
-    /// from there. Returns those that are served from now on.
+    /// Finds receive-only media whose destination is certain. Media on which a participant sends nothing go to the signalled address once
+    /// another medium of the participant has come from there. Returns the media that are now sent.
     fn find_listening(&mut self, participant: &Name, now: Time) -> Vec<(LegKey, Endpoint)> {
         let (Some(member), Some(one)) = (self.members.get(participant), self.conference.get(participant)) else {
             return Vec::new();
@@ -206,7 +206,7 @@ impl Room {
         found
     }
 
-    /// A packet of an SSRC that is not known yet; whether it repairs others, by its payload type.
+    /// Records the SSRC of a packet. Returns whether the stream repairs others, by its payload type.
     pub fn learn(&mut self, participant: &Name, key: LegKey, ssrc: u32, payload_type: Option<u8>, now: Time) -> bool {
         let Some(leg) = self.leg_mut(participant, key) else {
             return false;
@@ -214,12 +214,12 @@ impl Room {
         leg.new_ssrc_at = Some(now);
         let first = *leg.payload_type.get_or_insert(payload_type.unwrap_or(0));
         let repair = key.0 != Medium::Audio && payload_type.is_some_and(|payload_type| payload_type != first);
-        // It names nobody who is not there.
+        // The participant exists, so this cannot fail.
         let _ = self.conference.learn(participant, key.0, ssrc, repair);
         repair
     }
 
-    /// Media on which a participant only listens are served where signalling says.
+    /// Starts sending to receive-only media at the signalled addresses.
     pub fn serve_listening(&mut self, turn: &mut Turn, participant: &Name) {
         for (leg, to) in self.find_listening(participant, turn.now) {
             let place = Place {
@@ -231,7 +231,7 @@ impl Room {
         }
     }
 
-    /// SSRCs that are somebody else's, and no longer: streams of these go to nobody.
+    /// Reports new and ended SSRC conflicts. A stream with another participant's SSRC is not forwarded.
     pub fn tell_conflicts(&mut self, turn: &mut Turn) {
         let found = self.conflicts();
         let before = std::mem::replace(&mut self.conflicting, found);
@@ -258,7 +258,7 @@ impl Room {
 }
 
 impl Member {
-    /// Of a mixer, which nobody lets in or takes out but the agent itself.
+    /// Returns whether a name is a mixer's. Only the agent adds and removes mixers.
     #[must_use]
     pub fn of_mixer(now: Time) -> Self {
         Self {

@@ -1,6 +1,6 @@
-//! The way of the data plane's rows to what conferences are: in rounds of all that have changed, and from scratch after a restart of either side.
+//! Brings the data plane's rows up to date: in rounds of all changed conferences, and from scratch after a restart of either side.
 //!
-//! The writer asks [`Book::next_rows`] again and again, and says what has come of it ([`Book::adopt`], [`Book::written`], [`Book::broken`]).
+//! The writer calls [`Book::next_rows`] repeatedly and reports the results ([`Book::adopt`], [`Book::written`], [`Book::broken`]).
 
 use super::feedback::{is_of, permits};
 use super::{Book, Level, Readings, Room, Timer, Turn, leg_name};
@@ -17,52 +17,52 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long a packet may be under way in the data plane at most; a softswitch's takes microseconds.
+/// Longest time that a packet is in transit through the data plane. A softswitch needs microseconds.
 const DRAIN: Duration = Duration::from_millis(20);
-/// So long a copy of a packet may be under way to the agent.
+/// Longest time that a copy of a packet is in transit to the agent.
 const COPIES: Duration = Duration::from_millis(3);
-/// Until everything is made sure of once more.
+/// Delay before all rows are verified again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Until a conference for which there was no room is tried again.
+/// Delay before a conference that found no room is tried again.
 const NO_ROOM_RETRY: Duration = Duration::from_secs(5);
 
-/// What the writer does next.
+/// The writer's next action.
 #[derive(Debug)]
 pub enum Next {
     /// Nothing, until a [`super::Decision::Write`].
     Idle,
-    /// Read what the data plane holds, for [`Book::adopt`].
+    /// Read the data plane's contents, for [`Book::adopt`].
     Adopt,
-    /// Wait: packets that are under way arrive.
+    /// Wait until packets in transit have arrived.
     Wait(Duration),
-    /// Read the counters of the rows that end, write the steps in this order, and say what has come of it to [`Book::written`].
+    /// Read the counters of the rows to be removed, execute the steps in this order, and pass the results to [`Book::written`].
     Write { steps: Steps, ending: Vec<Key> },
 }
 
-/// Conferences on their way into the data plane.
+/// Changed conferences that are being written.
 pub(super) struct Round {
     parts: Vec<Part>,
-    /// Steps that are written now.
+    /// Steps that are being written.
     steps: Steps,
     stage: Stage,
 }
 
 enum Stage {
-    /// Rows that change nothing for any packet are written, by conference.
+    /// Writes of rows that do not affect packets yet, by conference.
     New(Vec<(Name, Steps)>),
-    /// Those of conferences without room are taken out again.
+    /// Removes the new rows of conferences without room.
     Undo,
-    /// Streams move. Then come the caches whose receivers change targets, and the rows that go.
+    /// Moves streams. Then follow the caches whose receivers change targets, and the deletes.
     Move { changed: Vec<(Source, Name)>, rest: Steps },
-    /// Copies of packets from before have come.
+    /// Copies of packets from before the move have arrived.
     Moved { changed: Vec<(Source, Name)>, rest: Steps },
-    /// Packets from before have left.
+    /// Packets from before the move have left the data plane.
     Drained { rest: Steps },
-    /// What nobody needs any more goes.
+    /// Removes rows that are no longer needed.
     Rest,
 }
 
-/// The data plane has been read, and what it held that nobody needs goes once all conferences are in it.
+/// Contents of the data plane; unneeded rows are removed once all conferences are written.
 pub(super) struct Found {
     rows: usize,
     removed: Option<usize>,
@@ -70,7 +70,7 @@ pub(super) struct Found {
 }
 
 impl Book {
-    /// The data plane can be used, or no longer and why.
+    /// Records that the data plane is usable, or why it is not.
     pub fn set_data_plane(&mut self, turn: &mut Turn, down: Option<&str>) {
         (self.up, self.unsure) = (down.is_none(), true);
         (self.round, self.found, self.pause) = (None, None, None);
@@ -80,20 +80,20 @@ impl Book {
         turn.wake();
     }
 
-    /// The routes of a switch are others, and copies follow.
+    /// Sets new routes of a switch; copies follow them.
     pub fn set_routes(&mut self, turn: &mut Turn, routes: Option<Arc<dyn Routes>>) {
         self.planner.set_routes(routes);
         self.rooms.keys().for_each(|name| turn.touch(name));
     }
 
-    /// Whether the data plane has routes of its own, and whether somebody is not reached by them.
+    /// Returns whether the data plane has its own routes, and whether they miss a participant.
     #[must_use]
     pub fn is_cut_off(&self) -> (bool, bool) {
         let cut_off = self.rooms.values().any(|room| !room.unreached.is_empty());
         (self.planner.routes().is_some(), cut_off)
     }
 
-    /// Take over what the data plane holds, and bring it to the conferences that there are.
+    /// Adopts the data plane's contents and plans the steps from there to the present conferences.
     pub fn adopt(&mut self, turn: &mut Turn, offer: Offer, routes: Option<Arc<dyn Routes>>, rows: Vec<(Key, Data)>) {
         let count = rows.len();
         self.account_lost(&rows.iter().map(|(key, _)| key).collect());
@@ -112,7 +112,7 @@ impl Book {
         self.begin(turn, names);
     }
 
-    /// What was to be written or read could not be: everything is made sure of, from the start.
+    /// Handles a failed write or read: all rows are verified from the start.
     pub fn broken(&mut self, turn: &mut Turn, reason: &str) {
         if self.problem.as_deref() != Some(reason) {
             turn.log(Level::Error, format!("conferences: {reason}"));
@@ -122,7 +122,7 @@ impl Book {
         self.pause = Some(RETRY);
     }
 
-    /// What the writer does next.
+    /// Returns the writer's next action.
     pub fn next_rows(&mut self, turn: &mut Turn) -> Next {
         loop {
             if !self.is_up() {
@@ -159,7 +159,7 @@ impl Book {
                     Some(removed) => {
                         self.planner.settled();
                         self.problem = None;
-                        // There may be room now for conferences that found none beside their former rows.
+                        // Conferences that found no room beside their former rows may find it now.
                         let without = self.rooms.iter().filter(|(_, room)| room.problem.is_some());
                         self.dirty.extend(without.map(|(name, _)| name.clone()));
                         let text = format!("conferences: {} rows found, {removed} of them removed", found.rows);
@@ -178,7 +178,7 @@ impl Book {
         }
     }
 
-    /// The steps that were to be written are, or were refused: why. `read`: the counters of the rows that have ended.
+    /// Records the results of steps: success, or why the step was rejected. `read`: the counters of the removed rows.
     pub fn written(&mut self, turn: &mut Turn, results: Vec<Result<(), String>>, read: Option<&Readings>) {
         let steps = match (&mut self.round, &mut self.found) {
             (Some(round), _) => std::mem::take(&mut round.steps),
@@ -210,7 +210,7 @@ impl Book {
         }
     }
 
-    /// The new rows of these conferences.
+    /// Plans the new rows of these conferences.
     fn begin(&mut self, turn: &mut Turn, names: Vec<Name>) {
         let copied = self.copied_streams();
         let copied = |source: &Source| copied.contains(source);
@@ -236,7 +236,7 @@ impl Book {
         });
     }
 
-    /// Conferences of whose new rows one was refused stay as they were.
+    /// Leaves conferences unchanged if any of their new rows was rejected.
     fn refuse(&mut self, turn: &mut Turn, new: &[(Name, Steps)], results: &[Result<(), String>]) {
         let mut results = results.iter();
         let mut undo = Vec::new();
@@ -264,7 +264,7 @@ impl Book {
         }
     }
 
-    /// All steps of a stage are written: the next one begins, after a pause or at once.
+    /// Starts the next stage after all steps of a stage are written, at once or after the returned pause.
     fn advance(&mut self, turn: &mut Turn) -> Option<Duration> {
         let mut round = self.round.take()?;
         let mut wait = None;
@@ -319,7 +319,8 @@ impl Book {
         made.map_err(|(name, error)| format!("conference {name}: {error}"))
     }
 
-    /// The caches of streams whose receivers' targets are written now: until that is acknowledged, it is not certain which packet they change with.
+    /// Updates the caches of streams whose receivers' targets are being written. Until the acknowledgement it is unknown with which packet
+    /// each target changes.
     fn retarget(&mut self, parts: &[Part]) -> Vec<(Source, Name)> {
         let mut changed = Vec::new();
         for part in parts {
@@ -365,7 +366,7 @@ fn refused(step: &Step<Key, Data>, error: &str) -> String {
     }
 }
 
-/// Say to whom nothing goes because the switch has no way there, and to whom it goes again.
+/// Logs legs that a switch cannot reach, and legs that it reaches again.
 fn tell_unreached(turn: &mut Turn, room: &mut Room, planner: &Planner) {
     let name = room.conference.name.clone();
     let in_tree = planner.design(&name) != Some(Design::TwoParty);
@@ -398,7 +399,7 @@ fn tell_unreached(turn: &mut Turn, room: &mut Room, planner: &Planner) {
     room.unreached = now;
 }
 
-/// The data plane holds a conference as it is to be: who gets video anew needs a key frame, and caches follow.
+/// Runs when the data plane is up to date for a conference: new receivers of video need a key frame, and caches follow.
 fn brought(book: &mut Book, turn: &mut Turn, name: &Name) {
     let Book { rooms, planner, .. } = book;
     let Some(room) = rooms.get_mut(name) else { return };
@@ -430,7 +431,7 @@ fn brought(book: &mut Book, turn: &mut Turn, name: &Name) {
             anew.insert((source.sender.clone(), medium));
         }
     }
-    // Layers that nothing is known of go to everybody until a structure has come.
+    // Packets of unknown layers go to all receivers until a structure arrives.
     for source in planner.streams(name).filter(|source| planner.numbering.awaits_structure(source)) {
         if let Some((medium, _)) = stream_of(&source.stream)
             && room.conference.is_tracked(&source.sender, medium)

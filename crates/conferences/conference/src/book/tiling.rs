@@ -1,4 +1,4 @@
-//! Tiled streams: what is wanted, what mixers are told of them, and what they say. Which tile is whose is [`crate::tiles`]'s.
+//! Tiled streams: the requested settings, descriptions for mixers, and mixers' reports. [`crate::tiles`] assigns the tiles.
 
 use super::kept::{KeptStream, KeptTiling};
 use super::wanted::check_name;
@@ -18,16 +18,16 @@ use shunt_net::Endpoint;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
-/// Tiles of a CIF picture; and of a column and a grid unless more or fewer are wanted.
+/// Tiles of a CIF picture, and the default for a column and a grid.
 const QUARTERS: u8 = 4;
 const COLUMN: u8 = 15;
 const GRID: u8 = 16;
 
-/// The tiled streams of a conference, besides their tiles.
+/// The tiled streams of a conference, except their tiles.
 #[derive(Clone, Debug)]
 pub struct Tiling {
     wish: TilingWish,
-    /// Why no mixer does a job.
+    /// Why no mixer has a job.
     problems: BTreeMap<Job, String>,
 }
 
@@ -51,10 +51,10 @@ fn payload_type(wish: &TilingWish) -> PayloadType {
     }
 }
 
-/// How many tiles are wanted.
+/// Returns the numbers of tiles.
 ///
 /// # Errors
-/// There cannot be so many.
+/// The number is not possible.
 fn shape(wish: &TilingWish) -> Result<Shape, String> {
     let shape = Shape {
         places: wish.places.unwrap_or(match wish.codec {
@@ -88,7 +88,7 @@ fn shape(wish: &TilingWish) -> Result<Shape, String> {
 }
 
 /// # Errors
-/// It cannot be.
+/// The settings are invalid.
 fn check(wish: &TilingWish) -> Result<Wanted, Failure> {
     let invalid = |text: String| Failure::new(FailureKind::Invalid, text);
     let payload_type = payload_type(wish);
@@ -107,7 +107,7 @@ fn check(wish: &TilingWish) -> Result<Wanted, Failure> {
     })
 }
 
-/// Whether streams of two wishes are the same, for whomever they are.
+/// Returns whether two requests produce the same streams, whatever their receivers.
 fn makes_the_same(one: &TilingWish, other: &TilingWish) -> bool {
     let receivers = one.receivers.clone();
     TilingWish {
@@ -116,7 +116,7 @@ fn makes_the_same(one: &TilingWish, other: &TilingWish) -> bool {
     } == *one
 }
 
-/// What makes SSRCs that are nobody's, nor have been made before.
+/// Generates SSRCs that are neither in use nor were used before.
 fn fresh(random: &mut Random, mut used: HashSet<u32>) -> impl FnMut() -> u32 {
     move || {
         loop {
@@ -180,10 +180,10 @@ fn describe(wish: &TilingWish, made: Vec<Made>, from: Endpoint) -> DescribedTili
 }
 
 impl Room {
-    /// From now on these tiled streams are wanted, or none. Those that are the same but for their receivers go on.
+    /// Sets the requested tiled streams, or none. Streams that differ only in their receivers continue.
     ///
     /// # Errors
-    /// They cannot be.
+    /// The settings are invalid.
     pub fn set_tiling(&mut self, turn: &mut Turn, wish: Option<TilingWish>) -> Result<(), Failure> {
         let mut wanted = wish.as_ref().map(check).transpose()?;
         let before = self.tiling.take();
@@ -209,10 +209,10 @@ impl Room {
         Some(keep(&self.tiling.as_ref()?.wish, self.tiles()?))
     }
 
-    /// As they were kept.
+    /// Restores tiled streams from the stored state.
     ///
     /// # Errors
-    /// They cannot be.
+    /// The stored state is invalid.
     pub fn restore_tiling(&mut self, turn: &mut Turn, kept: KeptTiling) -> Result<(), Failure> {
         self.set_tiling(turn, Some(kept.wish))?;
         if let Some(tiling) = &mut self.conference.tiling {
@@ -227,21 +227,21 @@ impl Room {
         self.conference.tiling.as_ref().map(|tiling| &tiling.tiles)
     }
 
-    /// Why no mixer does a job.
+    /// Records why no mixer has a job.
     pub fn lacks_mixer(&mut self, job: Job, reason: String) {
         if let Some(tiling) = self.tiling.as_mut().filter(|_| job.medium() == Medium::Video) {
             tiling.problems.insert(job, reason);
         }
     }
 
-    /// What the mixer of tiled streams or of a column is told, copies for which come from this port. `None`: nothing is wanted.
+    /// Describes a job of tiling for its mixer. `port`: the relay port that copies come from. `None`: no tiled streams are wanted.
     pub fn describe_tiles(&self, job: Job, address: IpAddr, port: u16) -> Option<Description> {
         let (tiling, made) = (self.tiling.as_ref()?, self.tiles()?.made(job));
         let is_over = made.is_empty() && job != Job::Tiles;
         (!is_over).then(|| Description::Tiles(describe(&tiling.wish, made, Endpoint::new(address, port))))
     }
 
-    /// Another mixer, or another run of it, makes the streams from now on: they are new ones, with the same tiles.
+    /// Gives the streams new SSRCs and the same tiles, because another mixer or a restarted one makes them.
     pub(super) fn renew_tiles(&mut self, random: &mut Random, job: Job) {
         let mut fresh = fresh(random, self.video_ssrcs());
         if let Some(tiling) = &mut self.conference.tiling {
@@ -259,7 +259,7 @@ impl Room {
         sent.chain(made).collect()
     }
 
-    /// Who sends video, in the order in which they joined.
+    /// Returns the senders of video, in the order in which they joined.
     fn sources(&self) -> Vec<Source> {
         let people = self.conference.participants.iter().filter(|one| one.mixer.is_none());
         people
@@ -271,7 +271,7 @@ impl Room {
             .collect()
     }
 
-    /// The stream, or why no tile can be made of it whatever its pictures are.
+    /// Returns the stream, or why its video cannot be tiled, whatever its coding.
     fn source(&self, one: &Participant, leg: &Leg, ssrc: u32) -> Result<u32, String> {
         if let Some(owner) = self.conference.conflict(&one.name, Medium::Video, ssrc) {
             return Err(format!("its SSRC is {owner}'s"));
@@ -292,7 +292,7 @@ impl Room {
 }
 
 impl Book {
-    /// Conferences whose video a mixer tiles, and participants whose video comes tiled.
+    /// Returns the number of conferences with tiled video, and of participants that get it.
     #[must_use]
     pub fn tiled_sizes(&self) -> (usize, usize) {
         let rooms = self.rooms.values().filter(|room| room.placed.contains_key(&Job::Tiles));
@@ -302,10 +302,10 @@ impl Book {
         })
     }
 
-    /// From now on these tiled streams of a conference are wanted.
+    /// Sets the requested tiled streams of a conference.
     ///
     /// # Errors
-    /// There is no such conference, they cannot be, or there is no mixer.
+    /// There is no such conference, the settings are invalid, or no mixer is configured.
     pub fn set_tiling(&mut self, turn: &mut Turn, conference: &str, wish: TilingWish) -> Result<shunt_admin_model::Tiling, Failure> {
         let room = self.room_mut(conference)?;
         if !room.conference.mixing {
@@ -327,7 +327,7 @@ impl Book {
         self.room(conference)?.view_tiling().ok_or_else(none)
     }
 
-    /// Who gets no tiled streams any more gets everybody's video, except that of a codec which it has not named; of whom is told.
+    /// Checks which video receivers without tiled streams can play, and logs the streams whose codec a receiver has not named.
     fn check_video(&mut self, turn: &mut Turn, name: &Name) {
         let pairs = self.planner.payload_types();
         let Some(room) = self.rooms.get_mut(name) else { return };
@@ -348,10 +348,10 @@ impl Book {
         }
     }
 
-    /// Tiled streams are no longer wanted: everybody gets everybody's video.
+    /// Ends tiled streams: all receivers get each sender's video.
     ///
     /// # Errors
-    /// There is no such conference, or it has none.
+    /// There is no such conference, or it has no tiled streams.
     pub fn end_tiling(&mut self, turn: &mut Turn, conference: &str) -> Result<(), Failure> {
         let room = self.room_mut(conference)?;
         let name = room.conference.name.clone();
@@ -364,7 +364,7 @@ impl Book {
         Ok(())
     }
 
-    /// Tiles follow who is there.
+    /// Updates the tiles after a change of the participants.
     pub(super) fn assign_tiles(&mut self, turn: &mut Turn, name: &Name) {
         let Some(room) = self.rooms.get_mut(name) else { return };
         if room.tiling.is_none() {
@@ -379,7 +379,7 @@ impl Book {
         }
     }
 
-    /// What a mixer says of tiles.
+    /// Records a mixer's report on tiles.
     pub fn tiled(&mut self, turn: &mut Turn, control: &str, tilings: Tilings) {
         for one in tilings.tilings {
             let Some((name, job)) = Job::of_tiling(&one.tiling) else { continue };
@@ -399,7 +399,7 @@ impl Book {
 }
 
 impl Room {
-    /// Which tile is whose, and who has none.
+    /// Publishes the assignment of tiles, and the senders without one.
     pub(super) fn tell_layout(&self, turn: &mut Turn) {
         let Some(tiles) = self.tiles() else { return };
         let tile = |(place, tile): (&u8, &Tile)| serde_json::json!({"place": place, "participant": &*tile.participant});
@@ -418,7 +418,7 @@ impl Room {
         });
     }
 
-    /// What the mixer of a job says of a stream; whether somebody loses its tile for that.
+    /// Records a report of a job's mixer on a stream. Returns whether a sender has lost its tile.
     fn take_tiled(&mut self, turn: &mut Turn, random: &mut Random, job: Job, stream: SaidStream) -> bool {
         let mut fresh = fresh(random, self.video_ssrcs());
         let Some(tiling) = &mut self.conference.tiling else { return false };
@@ -429,7 +429,7 @@ impl Room {
             turn.log(Level::Info, format!("conference {name}: {participant} loses its tile: {reason}"));
         }
         if !lost.is_empty() {
-            // The column of those who lose theirs has begun anew.
+            // The column of those senders has restarted.
             self.conference.settle();
         }
         !lost.is_empty()

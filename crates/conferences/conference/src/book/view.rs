@@ -1,4 +1,4 @@
-//! Conferences as the admin API shows them.
+//! Conferences in the form of the admin API.
 
 use super::wanted::asked;
 use super::{Book, Member, Room, leg_name};
@@ -16,7 +16,7 @@ use shunt_admin_model::{
 use shunt_latch::Time;
 use std::collections::{BTreeMap, HashMap};
 
-/// A quality as the API names it.
+/// Returns the API's name of a quality.
 #[must_use]
 pub fn quality(medium: Medium) -> Quality {
     match medium {
@@ -35,15 +35,15 @@ pub fn medium(quality: Quality) -> Medium {
     }
 }
 
-/// What copies have counted, at one reading of all of them.
+/// Counters of all copies, from one reading.
 #[derive(Debug)]
 pub struct Reading {
     pub packets: HashMap<Key, u64>,
-    /// No count is older.
+    /// When the reading started.
     pub begun: Time,
 }
 
-/// The direction of a leg, as its participant sees it.
+/// Returns the direction of a leg, as its participant sees it.
 #[must_use]
 pub fn direction(leg: &Leg) -> Direction {
     match (leg.sends, leg.receives) {
@@ -123,7 +123,7 @@ pub fn participant(room: &Room, one: &crate::participant::Participant, member: &
     }
 }
 
-/// A conference with the packets that its copies have counted, of the latest reading that there is.
+/// Returns a conference with its copies' packet counters from the latest reading.
 #[must_use]
 fn conference(book: &Book, room: &Room, counted: Option<&Reading>, now: Time) -> Conference {
     let members = room.people().map(|(one, member)| participant(room, one, member, now));
@@ -161,14 +161,14 @@ fn conference(book: &Book, room: &Room, counted: Option<&Reading>, now: Time) ->
     }
 }
 
-/// Of each sender, receiver and medium, what each SSRC's copies have counted.
+/// By sender, receiver and medium: the counters of each SSRC's copies.
 type Copied = BTreeMap<(Name, Name, Medium), BTreeMap<u32, Option<u64>>>;
 
 fn copied(book: &Book, room: &Room, counted: Option<&Reading>) -> Copied {
     let mut found = Copied::new();
     for (key, copy) in book.planner.copies(&room.conference.name) {
         if let Some((medium, ssrc)) = stream_of(&copy.source.stream) {
-            // Who is on hold, or has no address yet, has no row.
+            // A receiver on hold, or without an address yet, has no row.
             if !book.planner.holds(&key) || !super::feedback::permits(&room.conference, &copy.source.sender, &copy.receiver, medium) {
                 continue;
             }
@@ -233,14 +233,14 @@ impl Book {
         self.rooms.values().map(|room| summary(self, room)).collect()
     }
 
-    /// Conferences, participants, and rows in the data plane.
+    /// Returns conferences, participants, and the number of rows in the data plane.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize, usize) {
         let participants = self.rooms.values().map(|room| room.people().count()).sum();
         (self.rooms.len(), participants, self.planner.row_count())
     }
 
-    /// A conference, with what its copies have counted.
+    /// Returns a conference, with its copies' counters.
     ///
     /// # Errors
     /// There is no such conference.

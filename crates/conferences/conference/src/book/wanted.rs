@@ -1,4 +1,4 @@
-//! What the admin API asks of participants and their media, checked.
+//! Validates requests of the admin API about participants and their media.
 
 use super::LegKey;
 use crate::adaptation::Medium;
@@ -12,14 +12,14 @@ use shunt_latch::Names;
 use std::net::IpAddr;
 
 pub(super) const MEDIA: [Medium; 3] = [Medium::Audio, Medium::Video, Medium::Screen];
-/// Legs of one medium.
+/// Most legs of one medium.
 const MOST_LEGS: u8 = 16;
 
 fn invalid(text: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, text)
 }
 
-/// The name of a leg, as `video/2`.
+/// Returns the name of a leg, such as `video/2`.
 #[must_use]
 pub fn leg_name((medium, further): LegKey) -> String {
     match further {
@@ -44,7 +44,7 @@ pub fn parse_medium(text: &str) -> Result<LegKey, Failure> {
 }
 
 /// # Errors
-/// The text is no name.
+/// The text is not a valid name.
 pub fn check_name(what: &str, text: &str) -> Result<Name, Failure> {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let good = text.bytes().next().is_some_and(word) && text.len() <= 63 && text.bytes().all(|byte| word(byte) || b".@+-".contains(&byte));
@@ -98,7 +98,7 @@ pub(super) fn payload_types(codecs: &[Codec]) -> Vec<PayloadType> {
     made.collect()
 }
 
-/// A medium as asked for, checked.
+/// A requested medium, validated.
 pub struct Wanted {
     pub key: LegKey,
     asked: JoinMedium,
@@ -107,7 +107,7 @@ pub struct Wanted {
 }
 
 /// # Errors
-/// One of them cannot be.
+/// A medium is invalid.
 pub fn check_media(media: &[JoinMedium]) -> Result<Vec<Wanted>, Failure> {
     let mut wanted: Vec<Wanted> = Vec::new();
     for asked in media {
@@ -154,7 +154,7 @@ fn receives(direction: Direction) -> bool {
     matches!(direction, Direction::SendRecv | Direction::RecvOnly)
 }
 
-/// What was asked for, as the engine has it.
+/// Converts a requested mix.
 #[must_use]
 pub fn wish(mixed: Mixed) -> mixing::Mixed {
     match mixed {
@@ -164,7 +164,7 @@ pub fn wish(mixed: Mixed) -> mixing::Mixed {
     }
 }
 
-/// The same the other way round.
+/// Converts back.
 #[must_use]
 pub fn asked(wish: mixing::Mixed) -> Mixed {
     match wish {
@@ -174,7 +174,7 @@ pub fn asked(wish: mixing::Mixed) -> Mixed {
     }
 }
 
-/// The addresses that signalling names, as a latch takes them.
+/// Returns the signalled addresses, as a latch takes them.
 #[must_use]
 pub fn names(signalled: &[IpAddr]) -> Names {
     let mut names = Names::default();
@@ -185,7 +185,7 @@ pub fn names(signalled: &[IpAddr]) -> Names {
 }
 
 impl Wanted {
-    /// What signalling says of a new leg.
+    /// Applies signalling to a new leg.
     pub fn begin(&self, leg: &mut Leg) {
         self.shape(leg);
         leg.muxed = self.asked.rtcp_mux.unwrap_or(false);
@@ -200,7 +200,7 @@ impl Wanted {
         self.encrypted
     }
 
-    /// What signalling says of a leg; what it leaves out stays. Returns whether that is anything new.
+    /// Applies signalling to a leg; values that the request leaves out stay. Returns whether anything has changed.
     pub fn shape(&self, leg: &mut Leg) -> bool {
         let before = (leg.sends, leg.receives, leg.told, leg.payload_types.clone());
         leg.sends = sends(self.asked.direction) && self.key.1 == 0;
@@ -214,7 +214,7 @@ impl Wanted {
         before.0 != leg.sends || before.1 != leg.receives || before.2 != leg.told || before.3 != leg.payload_types
     }
 
-    /// The same of a medium that is there already, with what belongs to it besides. Returns whether its direction or its layers have changed.
+    /// Applies signalling to an existing medium and the state that depends on it. Returns whether its direction or its layers have changed.
     pub fn apply(&self, leg: &mut Leg) -> bool {
         let before = (leg.sends, leg.receives, leg.told);
         self.shape(leg);

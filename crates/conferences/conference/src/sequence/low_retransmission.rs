@@ -1,17 +1,17 @@
-//! S-LR: sees every packet of a stream; `keep` says which the receivers of this decode target get.
+//! S-LR: processes every packet of a stream; `keep` says which packets the receivers of this decode target get.
 
 use super::{Cadence, FAR, Mode, Outcome, Row, Verdict, before, suppressed_between};
 use shunt_rtp::sequence::distance;
 use std::collections::VecDeque;
 
-/// How much S-LR remembers.
+/// Memory of S-LR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Learn the frame cadence from what passes.
+    /// Learn the frame cadence from the packets.
     pub learn: bool,
-    /// Earlier offsets that are kept beside the one in force. 0 on a switch.
+    /// Number of earlier offsets kept in addition to the present one. 0 on a switch.
     pub history: usize,
-    /// Numbers of which it is known whether they were given out: 1 to 256.
+    /// Number of sequence numbers whose use is remembered: 1 to 256.
     pub window: u16,
 }
 
@@ -25,7 +25,7 @@ impl Default for Options {
     }
 }
 
-/// Packets between two suppressed ones: one offset for all.
+/// A range of packets between two suppressed ones, with one offset.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     offset: u16,
@@ -35,7 +35,7 @@ struct Epoch {
     last: u16,
 }
 
-/// A bit for each of the last 256 numbers, bit 0 of the first word the highest.
+/// One bit for each of the last 256 numbers; bit 0 of the first word is the highest number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used([u64; 4]);
 
@@ -60,12 +60,12 @@ impl Used {
 
 /// S-LR.
 ///
-/// A gap between the highest packet so far and the next one is made of up to three parts: the end of the old frame (when it had not ended),
-/// whole frames, and the beginning of the new one (when it does not start). Each part has at least one packet, and whether it is suppressed is
-/// known from the packets on both sides, and for whole frames from the frame cadence. All parts suppressed: the whole gap goes. None: nothing goes.
-/// Mixed: one number goes for each suppressed part, because that many are certain.
+/// A gap between the highest packet so far and the next one has up to three parts: the end of the old frame (if it had not ended), whole
+/// frames, and the beginning of the new frame (if the packet does not start it). Each part has at least one packet. The packets on both
+/// sides, and for whole frames the cadence, tell whether a part was suppressed. If all parts were suppressed, the whole gap is closed. If
+/// none was, nothing is closed. Otherwise one number is closed for each suppressed part, because only that many are certain.
 ///
-/// An older packet gets a number while the offset in force is the one of its position: numbers from FLOOR on, frames from FLOOR's to the highest.
+/// An older packet gets a number if the present offset applies to its position: numbers from FLOOR on, frames from FLOOR's to the highest.
 #[derive(Clone, Debug)]
 pub struct LowRetransmission {
     options: Options,
@@ -82,12 +82,12 @@ pub struct LowRetransmission {
     epochs: VecDeque<Epoch>,
 }
 
-/// What of a gap goes.
+/// The part of a gap that is closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
-    /// Numbers that are certainly suppressed ones.
+    /// Numbers that certainly belong to suppressed packets.
     gone: u16,
-    /// It begins with packets that were kept.
+    /// The gap starts with packets that were kept.
     tail_kept: bool,
 }
 
@@ -119,19 +119,19 @@ impl LowRetransmission {
         }
     }
 
-    /// The sender starts anew somewhere: the next packet gets the next number, whatever its own is.
+    /// Handles a restart of the sender: the next packet gets the next number, whatever its own number.
     pub fn resume(&mut self) {
         if self.mode == Mode::Running {
             self.mode = Mode::Resume;
         }
     }
 
-    /// From the next packet on other layers are kept: what was learned of the frame cadence no longer holds.
+    /// Handles a change of the kept layers: the learned frame cadence no longer applies.
     pub fn retarget(&mut self) {
         self.mask = 0;
     }
 
-    /// Take one packet in, suppressed ones too.
+    /// Processes one packet, kept or suppressed.
     pub fn accept(&mut self, row: Row) -> Outcome {
         // HIGH
         let (ahead, mode, high) = (distance(row.sequence, self.high), self.mode, self.high);
@@ -144,7 +144,7 @@ impl LowRetransmission {
         (self.frame, self.ended, self.kept) = (row.frame, row.end, row.keep);
         // CADENCE
         let mask = self.cadence(row, old_frame);
-        // What of the gap is certainly suppressed: a table of small numbers.
+        // Certainly suppressed numbers of the gap, from a table of small numbers.
         let old_offset = self.offset;
         let skipped = row.sequence.wrapping_sub(high).wrapping_sub(1);
         let gap = match mode {
@@ -164,7 +164,7 @@ impl LowRetransmission {
         if mode == Mode::Fresh {
             (self.lowest, self.first) = (position, row.frame);
         } else if gap.gone != 0 || !row.keep {
-            // What of the gap stays open belongs to the new frame only if packets of that one are all that can fill it.
+            // The open part of the gap belongs to the new frame only if no other packets can fill it.
             let open = row.keep && !row.start && !gap.tail_kept && mode == Mode::Running;
             let lowest = if open { next } else { position };
             self.remember(old_offset, lowest, old_frame, ended || gap.tail_kept);
@@ -179,7 +179,7 @@ impl LowRetransmission {
         }
     }
 
-    /// Learn the frame cadence; the mask that holds for the gap before this packet.
+    /// Learns the frame cadence. Returns the mask that applies to the gap before this packet.
     fn cadence(&mut self, row: Row, old_frame: u16) -> u8 {
         let (mask, bit) = (self.mask, 1u8 << (row.frame & 3));
         if row.key && row.keep {
@@ -191,11 +191,11 @@ impl LowRetransmission {
             let known = if far { 0 } else { mask };
             self.mask = if row.keep { known & !bit } else { known | bit };
         }
-        // A packet that does not fit: the frame cadence may have begun anew within the gap.
+        // The packet contradicts the cadence, which may have restarted within the gap.
         if (mask & bit != 0) == row.keep { 0 } else { mask }
     }
 
-    /// Keep the offset that was in force until now, if a number was given out under it.
+    /// Stores the previous offset, if a number was used under it.
     fn remember(&mut self, offset: u16, lowest: u16, old_frame: u16, whole: bool) {
         if self.options.history == 0 || lowest == self.lowest {
             return;
@@ -208,12 +208,12 @@ impl LowRetransmission {
             lowest: self.lowest,
             highest: lowest.wrapping_sub(1),
             first: self.first,
-            // A frame right after one that ended, or whose lost end was kept, had the same offset.
+            // A frame directly after one that ended, or whose lost end was kept, had the same offset.
             last: if whole { old_frame.wrapping_add(1) } else { old_frame },
         });
     }
 
-    /// `step`: numbers skipped; one more is used when this packet is kept.
+    /// `step`: skipped numbers; one more is used if this packet is kept.
     fn give_out(&mut self, mode: Mode, keep: bool, step: u16) {
         if mode == Mode::Fresh || step >= self.options.window {
             self.used = Used([u64::from(keep), 0, 0, 0]);
@@ -244,7 +244,7 @@ impl LowRetransmission {
         }
     }
 
-    /// The highest number given out.
+    /// Returns the highest number used.
     fn top(&self) -> u16 {
         self.high.wrapping_sub(self.offset)
     }
@@ -253,7 +253,7 @@ impl LowRetransmission {
         (0..i32::from(self.options.window)).contains(&distance(self.top(), number))
     }
 
-    /// The number that a kept packet from before the highest has or would have; `None` when that is no longer certain.
+    /// Returns the number of a kept packet before the highest one, whether or not it has arrived; `None` if it is no longer certain.
     fn number_of(&self, sequence: u16, frame: u16) -> Option<u16> {
         let mut number = sequence.wrapping_sub(self.offset);
         if before(number, self.lowest) || before(frame, self.first) || before(self.frame, frame) {
@@ -266,7 +266,7 @@ impl LowRetransmission {
         self.in_window(number).then_some(number)
     }
 
-    /// The sender's number of one that was given out, as far back as window and history reach; `None` for others.
+    /// Returns the sender's number for a used number, as far back as window and history reach; otherwise `None`.
     #[must_use]
     pub fn original(&self, number: u16) -> Option<u16> {
         if self.mode == Mode::Fresh || !self.in_window(number) {
@@ -284,7 +284,7 @@ impl LowRetransmission {
     }
 }
 
-/// What of a gap of `gap` numbers goes. `old`: whether the frame before had ended, and was kept.
+/// Returns the closed part of a gap of `gap` numbers. `old`: whether the previous frame had ended, and whether it was kept.
 fn gap_of(gap: u16, row: Row, old_frame: u16, old: (bool, bool), mask: u8) -> Gap {
     let (ended, old_kept) = old;
     let frames = row.frame.wrapping_sub(old_frame);
@@ -304,7 +304,7 @@ fn gap_of(gap: u16, row: Row, old_frame: u16, old: (bool, bool), mask: u8) -> Ga
     }
     let between = frames - 1;
     if between > FAR {
-        kept += 1; // Or the frame number went back: nothing is certain.
+        kept += 1; // Or the frame number decreased: nothing is certain.
     } else {
         let gone = suppressed_between(mask, old_frame, between);
         suppressed += gone;

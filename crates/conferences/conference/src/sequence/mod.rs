@@ -1,25 +1,25 @@
-//! Sequence numbers of a receiver that does not get every layer: S-LR (Scallop, section 6.2), and the change of decode target.
+//! Sequence numbers of a receiver that does not get all layers: S-LR (Scallop, section 6.2), and the change of decode target.
 //!
-//! A receiver takes a missing number for a loss. Numbers of suppressed packets therefore have to go, and numbers of packets that the network
-//! lost have to stay: the receiver asks for those again. A number too many costs one request for nothing; two packets under one number break
-//! the decoder; a loss that is hidden freezes it. So, whatever arrives in whatever order: no two packets ever get the same number, and a gap
-//! is closed only where all that was in it is known to be suppressed.
+//! A receiver takes a missing number for a loss. Numbers of suppressed packets must therefore be closed, and numbers of packets that the
+//! network lost must stay, so that the receiver requests them. An unused number costs one futile request, two packets with one number break
+//! the decoder, and a hidden loss freezes it. Therefore, in any order of arrival, no two packets get the same number, and a gap is closed
+//! only if all its packets are known to be suppressed.
 //!
-//! Everything is 16 bits wide and modulo 65536. The state is a handful of words, and a packet reads and writes each of them at most once, in
-//! the order of the table: that is what one pass through a Tofino's register arrays allows. The data plane runs the same algorithm; here
-//! it is mirrored because the agent has to know which packet has which number ([`crate::repair`]). S-LM runs on switches alone (p4/conference.p4).
+//! All numbers have 16 bits and are modulo 65536. The state is six words. A packet reads and writes each word at most once, in the order of
+//! the table, because one pass through a Tofino's register arrays allows no more. The data plane runs the same algorithm. The agent mirrors
+//! it because it must know each packet's number ([`crate::repair`]). S-LM runs only on switches (p4/conference.p4).
 //!
 //! | word | halves |
 //! | --- | --- |
 //! | HIGH | highest number, mode |
-//! | FRAME | its frame number, its marks |
-//! | CADENCE | one bit for each of four frames; learned from what passes |
-//! | OFFSET | what is taken from the number |
-//! | FLOOR | lowest number, first frame of the packets to which the offset applies |
-//! | USED | numbers given out lately |
+//! | FRAME | frame number and marks of that packet |
+//! | CADENCE | one bit for each of four frames; learned from the packets |
+//! | OFFSET | amount subtracted from the number |
+//! | FLOOR | lowest number and first frame to which the offset applies |
+//! | USED | recently used numbers |
 //!
-//! S-LR sees every packet of the stream, also those it suppresses; it runs once for each stream and decode target, and [`SequenceState`] follows once
-//! for each receiver.
+//! S-LR processes every packet of the stream, including those that it suppresses. It runs once for each stream and decode target;
+//! [`SequenceState`] then runs once for each receiver.
 
 mod low_retransmission;
 mod sequence_state;
@@ -31,10 +31,10 @@ use shunt_rtp::sequence::distance;
 
 /// The temporal patterns of L1T2 and L1T3 repeat after two and four frames.
 pub const PHASES: u16 = 4;
-/// More frames than this between two packets: what they were is not asked.
+/// If more frames than this lie between two packets, their layers are not determined.
 pub(crate) const FAR: u16 = 16;
 
-/// What rewriting knows of one packet.
+/// Input of rewriting for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub sequence: u16,
@@ -43,29 +43,29 @@ pub struct Row {
     pub start: bool,
     /// Last packet of its frame.
     pub end: bool,
-    /// Wanted, or of a layer that is suppressed.
+    /// Whether the packet is kept; otherwise its layer is suppressed.
     pub keep: bool,
-    /// It carries a template structure: the frame cadence may begin anew.
+    /// The packet carries a template structure: the frame cadence may restart.
     pub key: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Forward,
-    /// Of a layer that the receiver does not get.
+    /// The packet's layer is suppressed.
     Suppress,
-    /// Too late for a number that is certainly its own.
+    /// The packet is too late to be certain of its number.
     Late,
-    /// Its number has been given out: a copy that the network made.
+    /// The number has been used: the network duplicated the packet.
     Repeated,
 }
 
-/// What becomes of a packet.
+/// Result for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub verdict: Verdict,
-    /// The number given out, or (suppressed in order) the one that the next packet kept will get. `None` for packets that are late or
-    /// repeated, and for suppressed ones that are late.
+    /// The packet's number or, if it was suppressed in order, the number of the next kept packet. `None` for late, repeated, and late
+    /// suppressed packets.
     pub position: Option<u16>,
     pub in_order: bool,
 }
@@ -88,7 +88,7 @@ pub(crate) enum Mode {
     Resume,
 }
 
-/// Which frames are suppressed, as signalling knows it: bit n of the mask is frame `base + n`, and again every four frames.
+/// Suppressed frames according to signalling: bit n of the mask is frame `base + n`, repeating every four frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cadence {
     pub mask: u8,
@@ -96,7 +96,7 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// The mask as if the base were 0.
+    /// Returns the mask relative to base 0.
     #[must_use]
     pub fn turned(self) -> u8 {
         let phase = |n: u16| (self.base.wrapping_add(n)) % PHASES;
@@ -104,7 +104,7 @@ impl Cadence {
     }
 }
 
-/// How many of the `count` frames after `frame` are suppressed.
+/// Returns how many of the `count` frames after `frame` are suppressed.
 #[must_use]
 pub fn suppressed_between(mask: u8, frame: u16, count: u16) -> u16 {
     let (full, rest) = (count / PHASES, count % PHASES);
@@ -115,7 +115,7 @@ pub fn suppressed_between(mask: u8, frame: u16, count: u16) -> u16 {
     full.wrapping_mul(mask.count_ones() as u16).wrapping_add(partial)
 }
 
-/// Whether `a` comes before `b`.
+/// Returns whether `a` comes before `b`.
 pub(crate) fn before(a: u16, b: u16) -> bool {
     distance(a, b) < 0
 }

@@ -1,12 +1,13 @@
-//! Receiver sequence state, which follows S-LR for each receiver: from the numbers of its decode target to its own, across changes of target.
+//! Receiver sequence state, applied after S-LR for each receiver: maps the numbers of its decode target to its own, across changes of
+//! target.
 
 use super::{LowRetransmission, Outcome, Verdict, before};
 
-/// Three words: the target in force, BASE (taken from the target's numbers) and FLOOR (the first number given out under this target).
+/// Three words: the target in force, BASE (subtracted from the target's numbers) and FLOOR (the first number used under this target).
 ///
-/// A change takes place with the first packet in order that allows it and that the new target keeps: it gets the number that the old target
-/// would give next, so the receiver notices nothing, and losses around it stay gaps. Packets that come later than that and are from before it
-/// have no number any more.
+/// A change takes effect with the first packet in order that allows it and that the new target keeps. This packet gets the number that the
+/// old target would use next, so the receiver sees no discontinuity, and losses around the change stay gaps. Packets from before the change
+/// that arrive later get no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceState {
     target: usize,
@@ -24,15 +25,15 @@ impl SequenceState {
         }
     }
 
-    /// The decode target in force.
+    /// Returns the decode target in force.
     #[must_use]
     pub fn target(&self) -> usize {
         self.target
     }
 
-    /// The number for one packet; `None`: not for this receiver.
+    /// Returns the number of a packet; `None`: the receiver does not get it.
     ///
-    /// `changes`: whether the target may change to the wanted one with it; `outcomes`: what S-LR said for each target.
+    /// `changes`: whether the target may change to the wanted one with this packet; `outcomes`: S-LR's result for each target.
     pub fn accept(&mut self, wanted: usize, changes: bool, outcomes: &[Outcome]) -> Option<u16> {
         let outcome = outcomes.get(self.target)?;
         if wanted != self.target && changes {
@@ -51,7 +52,7 @@ impl SequenceState {
         (!late).then_some(number)
     }
 
-    /// The sender's number of one that this receiver got under the target in force; `None` for others.
+    /// Returns the sender's number for one of this receiver's numbers under the target in force; otherwise `None`.
     #[must_use]
     pub fn original(&self, number: u16, rewriters: &[LowRetransmission]) -> Option<u16> {
         if self.floor.is_some_and(|floor| before(number, floor)) {
