@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,11 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 _PROGRAMS = ("relay", "conference")
+_LOADED = ("bfrt.json", "context.json", "tofino.bin", "tofino2.bin")  # by bf_switchd
 _SERVED_AS = "relay"  # what bf_switchd calls either program, and the agent asks for
 GENERATED = HERE / "generated"
 _MADE = "made.json"
+_SECRET = "secret"  # the folder of a build with what contains the site's polynomial
 _ARCHITECTURE = {"tofino": "tna", "tofino2": "t2na"}
 _CHIP = {"tofino": "Tofino 1", "tofino2": "Tofino 2"}
 _HELP = """\
@@ -44,7 +47,7 @@ class NoCompiler(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """One way to compile a program: relay.p4 or conference.p4. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse; polynomial: the site's own, which no report names."""
+    """One way to compile a program: relay.p4 or conference.p4. options: the -D macros, RELAY_SIZE and RELAY6_SIZE among them; refused: larger ones that the compiler was seen to refuse; polynomial: the site's own, which no report names and no command line shows."""
 
     name: str
     chip: str
@@ -120,14 +123,25 @@ def source_hash() -> str:
 
 
 def _command(compiler: str, build: Build) -> list[str]:
-    options = {**build.options, **({} if build.polynomial is None else {"POLYNOMIAL": f"{build.polynomial:#x}"})}
-    defines = [word for name, value in options.items() for word in ("-D", f"{name}={value}")]
+    defines = [word for name, value in build.options.items() for word in ("-D", f"{name}={value}")]
     return [compiler, "--target", build.chip, "--arch", _ARCHITECTURE[build.chip], "-g", *defines]
+
+
+def _given(build: Build, folder: Path) -> Path:
+    """What the compiler is given: the program or, with a polynomial, a file of that name with the polynomial before it. Others see a command line, not this file."""
+    if build.polynomial is None:
+        return build.source
+    folder.mkdir(mode=0o700, parents=True)
+    given = folder / build.source.name
+    with os.fdopen(os.open(given, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'#define POLYNOMIAL {build.polynomial:#x}\n#include "{build.source}"\n')
+    return given
 
 
 def _made_from(compiler: str, build: Build) -> dict[str, object]:
     """All that a build's output depends on. The program counts as the build's options leave it, without comments: a change to a part that is left out is none."""
-    done = subprocess.run([*_command(compiler, build), "-E", str(build.source)], capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run([*_command(compiler, build), "-E", str(_given(build, Path(scratch) / _SECRET))], capture_output=True, text=True)
     text = re.sub(r"/\*.*?\*/|//[^\n]*|^#[^\n]*", " ", done.stdout, flags=re.DOTALL | re.MULTILINE)
     program = hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
     return {"compiler": compiler_version(compiler), "program": program, "chip": build.chip, "options": dict(build.options)}
@@ -160,6 +174,7 @@ def make(compiler: str, build: Build, out: Path) -> tuple[str | None, float]:
         return reason, 0.0
     kept = kept_seconds(compiler, build, out)
     if kept is not None:
+        out.chmod(0o700)
         _write_configuration(build, out)
         return None, kept
     started = time.monotonic()
@@ -184,12 +199,32 @@ def _write_configuration(build: Build, out: Path) -> None:
     (out / f"{_SERVED_AS}.conf").write_text(json.dumps(configuration, indent=4) + "\n")
 
 
+def containing(polynomial_: int, folder: Path) -> list[Path]:
+    """The files below a folder in which a polynomial is written: as the compiler takes it, as the CRC has it, with or without its highest term."""
+    crc = polynomial.of_crc(polynomial_)
+    numbers = {polynomial_, crc, crc ^ 1 << crc.bit_length() - 1}
+    words = [word.encode() for number in numbers for word in (f"{number:x}", str(number))]
+
+    def has(path: Path) -> bool:
+        content = path.read_bytes().lower()
+        return any(word in content for word in words)
+
+    return sorted(path for path in folder.rglob("*") if path.is_file() and has(path))
+
+
 def compile_build(compiler: str, build: Build, out: Path) -> str | None:
-    """Compile into a directory. Returns None, or the compiler's reason for refusing."""
+    """Compile into a directory that only its owner reads: context.json reveals the polynomial. Returns None, or the compiler's reason for refusing."""
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    done = subprocess.run([*_command(compiler, build), "-o", str(out), str(build.source)], capture_output=True, text=True)
+    out.mkdir(mode=0o700, parents=True)
+    given = _given(build, out / _SECRET)
+    done = subprocess.run([*_command(compiler, build), "-o", str(out), str(given)], capture_output=True, text=True, umask=0o077)
     (out / "compiler.log").write_text(done.stdout + done.stderr)
+    if build.polynomial is not None:
+        for path in containing(build.polynomial, out):
+            if path.name in _LOADED:
+                return f"{path.relative_to(out)} contains the site's polynomial"
+            if path != given:
+                path.unlink()
     if _LOST_SELECTS in done.stdout + done.stderr:
         return "this bf-p4c loses the parser's selects (p4lang/p4c issue 5752): take one with pull request 5753"
     if done.returncode == 0:
@@ -265,6 +300,7 @@ def main() -> int:
     parser.add_argument("--splits", action="store_true", help="compile the splits of builds.yaml instead of its builds")
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "p4", help="where to compile to")
     parser.add_argument("--published", action="store_true", help="hash with the published polynomials instead of the site's own (OUT/polynomials.json, made when it is not there)")
+    parser.add_argument("--new-polynomials", action="store_true", help="draw new polynomials for the site, compile the builds named (those in OUT when none is), and say what to restart")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiler runs at a time")
     arguments = parser.parse_args()
     part, report_name = ("splits", "splits") if arguments.splits else ("builds", "resources")
@@ -273,7 +309,15 @@ def main() -> int:
     except NoCompiler as reason:
         print(reason, file=sys.stderr)
         return 1
-    own = {} if arguments.published else polynomial.of_site(arguments.out / "polynomials.json")
+    drawn = arguments.out / "polynomials.json"
+    if arguments.new_polynomials:
+        arguments.names = arguments.names or sorted(path.parent.name for path in arguments.out.glob(f"*/{_MADE}"))
+        if not arguments.names:
+            print(f"{arguments.out} has no build: name those to compile", file=sys.stderr)
+            return 1
+        own = polynomial.renew(drawn)
+    else:
+        own = {} if arguments.published else polynomial.of_site(drawn)
     builds = [replace(build, polynomial=own.get(macros(build)["RELAY_KEY"])) for build in read_builds(part) if not arguments.names or build.name in arguments.names]
     unknown = set(arguments.names) - {build.name for build in builds}
     if unknown:
@@ -296,7 +340,20 @@ def main() -> int:
     (arguments.out / f"{report_name}.json").write_text(json.dumps(report, indent=1) + "\n")
     (arguments.out / f"{report_name}.md").write_text(table(found))
     print(table(found))
+    if arguments.new_polynomials:
+        print(restart([arguments.out / row.name for row in found]))
     return 1 if len(found) < len(builds) else 0
+
+
+def restart(outs: list[Path]) -> str:
+    """What an operator does with builds that have new polynomials."""
+    configurations = "\n".join(f"    {out.resolve() / f'{_SERVED_AS}.conf'}" for out in outs)
+    return f"""\
+New polynomials are in force once the switch runs a new build:
+{configurations}
+1. Restart bf_switchd with this {_SERVED_AS}.conf. All calls go over the relay meanwhile.
+2. Run setup.py again: tables are empty after a start.
+3. The agent needs no restart. It reads the new context.json when it connects, and offloads the calls again."""
 
 
 def compiler_version(compiler: str) -> str:

@@ -1,9 +1,13 @@
 # The P4 program: compiling it for Tofino, and running its packet vectors.
-.PHONY: p4 p4-splits p4-largest p4-generated p4-test
+.PHONY: p4 p4-polynomial p4-splits p4-largest p4-generated p4-test
 
 ## make p4     compile the P4 program for Tofino 1 and 2, every build that has changed, and report the resources (needs bf-p4c)
 p4: $(VENV)/.ready
 	@$(BIN)/python p4/compile.py
+
+## make p4-polynomial   draw new polynomials for the site, compile BUILD="NAME..." (else the builds that are there) with them, and say what to restart (needs bf-p4c)
+p4-polynomial: $(VENV)/.ready
+	@$(BIN)/python p4/compile.py --new-polynomials $(BUILD)
 
 ## make p4-splits   compile other splits between IPv4 and IPv6 entries, those that have changed, and report the resources (needs bf-p4c)
 p4-splits: $(VENV)/.ready

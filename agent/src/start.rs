@@ -442,11 +442,10 @@ fn start_plane(config: &Config, settings: &DataPlane, fence: Fence) -> Result<(P
     let verified = config.relays.iter().filter(|relay| relay.verifies_sources || anybody);
     let conference = config.conference.as_ref().map(crate::config::Conference::range);
     let plane = shunt_plane::Settings {
-        stored_hash: match settings.hash.as_str() {
-            "none" => StoredHash::None,
-            "hash32" => StoredHash::Hash32,
-            "hash48" => StoredHash::Hash48,
-            _ => StoredHash::Auto,
+        stored_hash: if settings.hash == "none" {
+            StoredHash::None
+        } else {
+            StoredHash::Auto
         },
         media: config.media().into_iter().chain(conference).collect(),
         // A conference's address has no relay behind it that unknown sources could reach.

@@ -11,6 +11,7 @@ comes in one message, and gRPC's defaults are in force but for the size of reque
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -38,10 +39,20 @@ class Refused(Exception):
         self.code = code
 
 
+def _whole(name: str, address: int) -> dict[str, Any]:
+    fields = {"src_addr": address, "dst_addr": address, "src_port": 16, "dst_port": 16}
+    keys = [{"name": f"hdr.{field}", "bit_width": width} for field, width in fields.items()]
+    return {"name": name, "match_key_fields": keys, "match_attributes": {"stage_tables": [{"stage_table_type": "hash_match"}]}}
+
+
+# The context.json of a build with RELAY_KEY=exact, reduced to what the agent reads.
+WHOLE_KEYS = json.dumps({"tables": [_whole("Ingress.relay", 32), _whole("Ingress.relay6", 128)]}).encode()
+
+
 class FakeSwitch(bfruntime_pb2_grpc.BfRuntimeServicer):
     """Entries by table and key: {table id: {key as sorted (field id, bytes): TableData}}."""
 
-    def __init__(self, program: bytes, *, fixed: bytes = b'{"tables": []}', contexts: tuple[bytes, ...] = (), name: str = "relay") -> None:
+    def __init__(self, program: bytes, *, fixed: bytes = b'{"tables": []}', contexts: tuple[bytes, ...] = (WHOLE_KEYS,), name: str = "relay") -> None:
         self.program, self.fixed, self.contexts, self.name = program, fixed, contexts, name
         self.schema = Schema.parse(program, fixed)
         self.entries: dict[int, dict[tuple[Any, ...], pb.TableData]] = {table.id: {} for table in self.schema.tables}

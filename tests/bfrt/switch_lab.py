@@ -23,7 +23,7 @@ import yaml
 from shunt.admin import AdminClient, AgentUnreachable
 from shunt.admin.model import Call, Status
 from shunt.net import Endpoint, FiveTuple
-from tests.bfrt.fake_switch import FakeSwitch, running
+from tests.bfrt.fake_switch import WHOLE_KEYS, FakeSwitch, running
 from tests.lab.processes import ROOT
 from tests.tools.bfrt._pb import bfruntime_pb2 as pb
 from tests.tools.checked import checked, program
@@ -50,7 +50,7 @@ async def until(holds: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds
 class Chip(FakeSwitch):
     """A switch that finds entries: by their keys, or by a hash of them, where the first one in wins."""
 
-    def __init__(self, program: str = "relay.tofino1", *, hash_of: Hash | None = None, contexts: tuple[bytes, ...] = (), fixed: bytes = b'{"tables": []}') -> None:
+    def __init__(self, program: str = "relay.tofino1", *, hash_of: Hash | None = None, contexts: tuple[bytes, ...] = (WHOLE_KEYS,), fixed: bytes = b'{"tables": []}') -> None:
         """program: of p4/generated."""
         super().__init__((GENERATED / f"{program}.bf-rt.json").read_bytes(), contexts=contexts, fixed=fixed)
         self._hash = hash_of

@@ -254,6 +254,9 @@ def crc(key: FiveTuple) -> int:
     return zlib.crc32(key.src.addr + key.dst.addr + key.src.port.to_bytes(2, "big") + key.dst.port.to_bytes(2, "big"))
 
 
+HASH32 = (GENERATED / "hash32.tofino1.context.json").read_bytes()
+
+
 def colliding_source(key: FiveTuple, to: Endpoint) -> Endpoint:
     """A source in 127.0.0.0/8 that sends to another place and has the hash of `key`."""
     free = [1 << bit for bit in range(40)]  # 24 bits of the address, 16 of the port
@@ -289,7 +292,7 @@ def colliding_source(key: FiveTuple, to: Endpoint) -> Endpoint:
 
 
 async def test_streams_of_one_hash_stay_on_the_relay_and_no_packet_goes_to_the_wrong_phone(tmp_path: Path) -> None:
-    async with switch_lab(tmp_path, Chip(hash_of=crc), hash="hash32") as lab:
+    async with switch_lab(tmp_path, Chip(hash_of=crc, contexts=(HASH32,))) as lab:
         phones, targets = await two_calls(lab)
 
         async def collided() -> bool:
@@ -307,7 +310,7 @@ async def test_streams_of_one_hash_stay_on_the_relay_and_no_packet_goes_to_the_w
 
 async def test_an_entry_goes_out_as_soon_as_another_call_of_its_hash_is_set_up(tmp_path: Path) -> None:
     """The first call talks over the chip already; the second one's first packet must not leave by its entry."""
-    async with switch_lab(tmp_path, Chip(hash_of=crc), hash="hash32") as lab:
+    async with switch_lab(tmp_path, Chip(hash_of=crc, contexts=(HASH32,))) as lab:
         phones, targets = await two_calls(lab, talk_first=True)
         await until(lambda: lab.chip.lookup(FiveTuple(phones[2].at, targets[2])) is None)
         assert (await lab.streams("one"))["caller"][1] == "hash-collision"
@@ -319,7 +322,7 @@ async def test_an_entry_goes_out_as_soon_as_another_call_of_its_hash_is_set_up(t
 
 async def test_without_the_check_packets_do_go_to_the_wrong_phone(tmp_path: Path) -> None:
     """What the tests above would miss if the agent did not compare hashes."""
-    async with switch_lab(tmp_path, Chip(hash_of=crc), hash="none") as lab:
+    async with switch_lab(tmp_path, Chip(hash_of=crc, contexts=()), hash="none") as lab:
         phones, targets = await two_calls(lab)
 
         async def wrong() -> bool:
@@ -336,3 +339,17 @@ async def test_the_hash_is_the_one_that_the_compiler_wrote(tmp_path: Path, conte
         status = await lab.status()
         assert status is not None and status["data_plane"] is not None
         assert status["data_plane"]["name"] == f"BF Runtime target (5-tuples taken as {bits}-bit hashes)"
+
+
+async def test_a_switch_whose_hash_is_unknown_is_rejected_and_says_what_to_set(tmp_path: Path) -> None:
+    """A site's polynomial is its own secret: no function that the agent could assume is the switch's."""
+    chip = Chip(hash_of=crc, contexts=())
+    async with running(chip) as target:
+        lab = SwitchLab(tmp_path, chip, target)
+        try:
+            lab.configure()
+            lab.agent.start()
+            await until(lambda: "data_plane.hash" in (tmp_path / "agent.log").read_text())
+            assert not await lab.connected()
+        finally:
+            await lab.close()

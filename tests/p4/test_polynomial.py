@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
 from shunt.net import Endpoint, FiveTuple
-from tests.p4.program import GENERATED, compile_p4, polynomial_p4
+from tests.p4.program import GENERATED, P4, compile_p4, polynomial_p4
 from tests.tools.bfrt.proxy_hash import LinearHash, from_context
 
 ENTRY4 = FiveTuple(Endpoint.of("198.51.100.7", 40_000), Endpoint.of("203.0.113.10", 35_000))
@@ -79,18 +80,35 @@ def test_a_sites_own_function_is_as_good_as_the_published_one(build: str) -> Non
     assert secret.bits == published.bits == len(secret.rows()), "every bit counts"
 
 
+@pytest.mark.parametrize("name", ["hash48-own", "hash32-own"])
+def test_the_compiler_takes_polynomials_in_koopmans_notation(name: str) -> None:
+    """The CRC's polynomial, computed from the matrix that the compiler wrote, is the one whose irreducibility counts."""
+    given = int(re.search(rf'"{name}\.tofino1.*POLYNOMIAL": "(\w+)"', (P4 / "generate.py").read_text())[1], 16)
+    assert function(name, "relay6").recurrence(reflected=name.startswith("hash32")) == polynomial_p4.of_crc(given)
+
+
+@pytest.mark.parametrize("key", polynomial_p4.DEGREES)
+def test_a_sites_crc_is_irreducible_and_of_the_full_degree(key: str) -> None:
+    degree = polynomial_p4.DEGREES[key]
+    for _ in range(20):
+        drawn = polynomial_p4.draw(degree)
+        assert drawn.bit_length() == degree, "a parameter of fewer bits is taken for a CRC of a lower degree"
+        assert polynomial_p4.is_irreducible(polynomial_p4.of_crc(drawn))
+
+
 def test_irreducible_is_what_has_no_factor() -> None:
-    """Of degree 8 and below against all products; of degree 32, the CRC of IEEE 802.3."""
+    """Of degree 8 and below against all products; of degree 32, the CRC of IEEE 802.3; of degree 64, what was once taken for irreducible."""
 
     def product(a: int, b: int) -> int:
         return 0 if b == 0 else (a if b & 1 else 0) ^ product(a << 1, b >> 1)
 
     for degree in (4, 8):
         composite = {product(a, b) for a, b in itertools.product(range(2, 1 << degree), repeat=2)}
-        for tail in range(1 << degree):
-            assert polynomial_p4.is_irreducible(tail, degree) == ((tail | 1 << degree) not in composite)
-    assert polynomial_p4.is_irreducible(0x04C11DB7, 32)
-    assert not polynomial_p4.is_irreducible(0x04C11DB6, 32)
+        for polynomial in range(1 << degree, 2 << degree):
+            assert polynomial_p4.is_irreducible(polynomial) == (polynomial not in composite)
+    assert polynomial_p4.is_irreducible(0x104C11DB7)
+    assert not polynomial_p4.is_irreducible(0x104C11DB6)
+    assert not polynomial_p4.is_irreducible(0x11C639F96F1749D7F)
 
 
 def test_a_site_draws_once_and_keeps_it_to_itself(tmp_path: Path) -> None:
@@ -99,18 +117,76 @@ def test_a_site_draws_once_and_keeps_it_to_itself(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert polynomial_p4.of_site(file) == mine
     assert polynomial_p4.of_site(tmp_path / "other.json") != mine
-    assert all(polynomial_p4.is_irreducible(mine[key], degree) for key, degree in polynomial_p4.DEGREES.items())
+    assert polynomial_p4.renew(file) == polynomial_p4.of_site(file) != mine
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and list(file.parent.iterdir()) == [file]
+    file.chmod(0o644)
+    with pytest.raises(ValueError, match="readable by others"):
+        polynomial_p4.of_site(file)
 
 
-@pytest.mark.parametrize("text", ['{"hash48": "0x1", "hash32": "0x04c11db7"}', '{"hash32": "0x04c11db7"}', '{"hash48": "0x1b", "hash32": "0x104c11db7"}'])
+@pytest.mark.parametrize("text", ['{"hash48": "0x1", "hash32": "0x82608edb"}', '{"hash32": "0x82608edb"}', '{"hash48": "0x8e31cfcb78ba4ebf", "hash32": "0x82608edb"}'])
 def test_a_file_with_another_polynomial_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "polynomials.json"
     file.write_text(text)
+    file.chmod(0o600)
     with pytest.raises(ValueError, match=str(file)):
         polynomial_p4.of_site(file)
 
 
-def test_the_compiler_is_given_the_sites_polynomial_and_no_report_is(tmp_path: Path) -> None:
+# A compiler that leaves the program, the polynomial in it, in many files and many ways of writing; and its command line.
+_TALKATIVE = r"""#!/bin/sh
+for word; do given=$word; done
+case "$*" in *--version*) echo 1; exit;; *" -E "*) cat "$given"; exit;; esac
+while [ "$1" != -o ]; do shift; done
+out=$2
+mkdir -p $out/pipe
+echo "$0 $*" > $out/arguments
+number=$(sed -n 's/.*POLYNOMIAL 0x//p' "$given")
+cp "$given" $out/relay.p4pp
+echo "crc_rev(0x$(echo $number | tr a-f A-F))" > $out/pipe/relay.bfa
+python3 -c "n = int('$number', 16); print(n, file=open('$out/manifest.json', 'w')); print(hex(2 * n + 1), file=open('$out/frontend-ir.json', 'w'))"
+echo matrix > $out/pipe/context.json
+%s
+"""
+
+
+def talkative(folder: Path, more: str = "") -> str:
+    compiler = folder / "bf-p4c"
+    compiler.write_text(_TALKATIVE % more)
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
+@pytest.mark.parametrize("key", polynomial_p4.DEGREES)
+def test_no_file_but_the_compilers_own_input_has_the_sites_polynomial(key: str, tmp_path: Path) -> None:
+    drawn, out = polynomial_p4.draw(polynomial_p4.DEGREES[key]), tmp_path / "all" / "x"
+    build = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}, polynomial=drawn)
+    reason, _ = compile_p4.make(talkative(tmp_path), build, out)
+    assert reason is None
+    (given,) = compile_p4.containing(drawn, tmp_path)
+    assert given == out / "secret" / "relay.p4" and stat.S_IMODE(given.stat().st_mode) == 0o600
+    assert {path.name for path in out.rglob("*") if path.is_file()} == {"relay.p4", "arguments", "context.json", "compiler.log", "made.json", "relay.conf"}
+    assert f"{drawn:x}" not in (out / "arguments").read_text()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (out, out / "secret")] == [0o700, 0o700]
+    assert stat.S_IMODE((out / "pipe" / "context.json").stat().st_mode) == 0o600
+    out.chmod(0o755)
+    compile_p4.make(talkative(tmp_path), build, out)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700, "a build that is there is closed too"
+
+
+def test_a_loaded_file_with_the_polynomial_fails_the_build(tmp_path: Path) -> None:
+    build = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}, polynomial=polynomial_p4.draw(64))
+    reason, _ = compile_p4.make(talkative(tmp_path, 'cp "$given" $out/bfrt.json'), build, tmp_path / "x")
+    assert reason == "bfrt.json contains the site's polynomial"
+
+
+def test_reports_do_not_name_the_polynomial() -> None:
     build = compile_p4.Build("x", "tofino", {"RELAY_SIZE": "9"}, polynomial=0xABCDEF01)
-    assert "POLYNOMIAL=0xabcdef01" in compile_p4._command("bf-p4c", build)
+    assert "abcdef01" not in " ".join(compile_p4._command("bf-p4c", build)).lower()
     assert "POLYNOMIAL" not in json.dumps(dict(build.options))
+
+
+def test_new_polynomials_come_with_what_to_restart(tmp_path: Path) -> None:
+    said = compile_p4.restart([tmp_path / "hash48-tofino1"])
+    assert str(tmp_path / "hash48-tofino1" / "relay.conf") in said
+    assert said.index("bf_switchd") < said.index("setup.py") < said.index("agent")

@@ -196,9 +196,9 @@ class DataPlane(Section):
         description="Network interface of a switch's CPU port, on the switch's own host. It carries RTCP, ICE checks and copies of conferences, and the agent's own packets. Not for a softswitch, which uses the host's sockets.",
     )
     idle_ms: int = Field(default=30_000, ge=1000, le=3_600_000, description="Milliseconds without a packet after which an entry is idle.")
-    hash: Literal["auto", "none", "hash32", "hash48"] = Field(
+    hash: Literal["auto", "none"] = Field(
         default="auto",
-        description="The hash of 5-tuples (RELAY_KEY) in a switch that does not report it. auto: allow for any build. hash32 and hash48 fit builds with --published only, because other builds have random polynomials.",
+        description="How a switch that sends no context.json stores 5-tuples. auto: unknown, so the agent rejects the switch. none: whole (RELAY_KEY=exact). A context.json takes precedence.",
     )
 
 

@@ -36,6 +36,17 @@ class LinearHash:
             number >>= 1
         return value
 
+    def recurrence(self, *, reflected: bool = False) -> int:
+        """The polynomial of the CRC that this hash is part of, or a factor of it; 0 where the key is too short to tell.
+
+        The columns of a CRC, from the key's last bit on, are x^n modulo its polynomial. Each bit of them is a linear recurrence, of which the
+        algorithm of Berlekamp and Massey finds the shortest. reflected: the CRC takes each byte from its lowest bit on.
+        """
+        order = range(len(self.columns) - 1, -1, -1)
+        columns = [self.columns[bit ^ 7 if reflected else bit] for bit in order]
+        found = max((_shortest_recurrence([column >> bit & 1 for column in columns]) for bit in range(self.bits)), key=int.bit_length)
+        return found if 2 * (found.bit_length() - 1) < len(columns) else 0
+
     def rows(self) -> tuple[int, ...]:
         """The matrix's rows in reduced echelon form: two hashes collide on the same keys exactly when these are equal."""
         echelon: list[int] = []
@@ -48,6 +59,23 @@ class LinearHash:
             if row:
                 echelon = [min(other, other ^ row) if other >> row.bit_length() - 1 & 1 else other for other in echelon] + [row]
         return tuple(sorted(echelon))
+
+
+def _shortest_recurrence(bits: Sequence[int]) -> int:
+    """The characteristic polynomial of the shortest linear recurrence over GF(2) that makes these bits."""
+    connection, before, length, since = 1, 1, 0, 1
+    for at, bit in enumerate(bits):
+        wrong = bit
+        for back in range(1, length + 1):
+            wrong ^= connection >> back & bits[at - back]
+        if not wrong & 1:
+            since += 1
+        elif 2 * length <= at:
+            connection, before, length, since = connection ^ before << since, connection, at + 1 - length, 1
+        else:
+            connection ^= before << since
+            since += 1
+    return int(f"{connection:b}".zfill(length + 1)[::-1], 2)
 
 
 def from_context(context: bytes | str) -> dict[str, tuple[LinearHash, ...]]:

@@ -122,9 +122,14 @@ impl Collisions {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::hash::HASH32;
+    use crate::hash::from_context;
     use shunt_net::Endpoint;
     use std::net::Ipv4Addr;
+
+    fn hash32() -> LinearHash {
+        let context = include_bytes!("../../../../p4/generated/hash32.tofino1.context.json");
+        from_context(context).unwrap()["Ingress.relay"][0].clone()
+    }
 
     /// Two 5-tuples of one CRC-32: four address bytes can compensate any difference.
     fn colliding() -> (FiveTuple, FiveTuple) {
@@ -134,7 +139,7 @@ mod tests {
                 Endpoint::new(Ipv4Addr::LOCALHOST, 10_000),
             )
         };
-        let hash = LinearHash::of_crc(&HASH32, 12);
+        let hash = hash32();
         let first = key(1, 1000);
         // Solve for the address by Gaussian elimination over its 32 bits.
         let mut wanted = hash.of(&first) ^ hash.of(&key(0, 1001));
@@ -165,7 +170,7 @@ mod tests {
     fn of_two_keys_of_one_hash_none_may_have_an_entry() {
         let (first, second) = colliding();
         let now = Instant::now();
-        let mut collisions = Collisions::new(vec![LinearHash::of_crc(&HASH32, 12)]);
+        let mut collisions = Collisions::new(vec![hash32()]);
         assert_eq!(collisions.claim(now, first), None);
         assert_eq!(collisions.claim(now, first), None, "its own");
         let refused = collisions.claim(now, second).unwrap();

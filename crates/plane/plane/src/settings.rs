@@ -5,18 +5,14 @@ use shunt_calls::MediaRange;
 use shunt_standby::Fence;
 use std::time::Duration;
 
-/// How a target stores 5-tuples, if it does not report it.
+/// How a target stores 5-tuples that sends no context.json.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoredHash {
-    /// As the target's own context.json describes. A target without one that is no softswitch may be any build.
+    /// A softswitch: whole. Any other: unknown, and the target is rejected.
     #[default]
     Auto,
-    /// Whole 5-tuples.
+    /// Whole.
     None,
-    /// CRC-32.
-    Hash32,
-    /// The low 48 bits of the CRC that the compiler makes of relay.p4's polynomial.
-    Hash48,
 }
 
 #[derive(Clone, Debug)]

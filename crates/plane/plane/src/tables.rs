@@ -4,7 +4,7 @@ use crate::admission_tables::AdmissionTables;
 use crate::conference::ConferenceTables;
 use crate::drops::DropCounters;
 use crate::event::Facts;
-use crate::hash::{HASH32, HASH48, LinearHash, from_context};
+use crate::hash::{LinearHash, from_context};
 use crate::notice::LearnFilter;
 use crate::relay::{QualityTable, RelayTable};
 use crate::row::TableRow;
@@ -66,10 +66,12 @@ impl Tables {
         }
         let totals = schema.table("softswitch.totals").cloned();
         let counts = schema.table("softswitch.quality").is_some() || relay.iter().flatten().any(|relay| relay.counters.is_some());
-        let hashes = [0, 1].map(|at| {
-            let known = relay[at].as_ref().and_then(|relay| declared(&hashed, &relay.name));
-            stored_hashes(known, settings.stored_hash, totals.is_some(), if at == 0 { 12 } else { 36 })
-        });
+        let whole = totals.is_some() || settings.stored_hash == StoredHash::None;
+        let stored = |relay: &Option<RelayTable>| match relay {
+            Some(relay) => stored_hashes(declared(&hashed, &relay.name), whole),
+            None => Ok(Vec::new()),
+        };
+        let hashes = [stored(&relay[0])?, stored(&relay[1])?];
         Ok(Self {
             quality: both("softswitch.quality", |name| {
                 schema.table(name).map(|table| QualityTable::new(table)).transpose()
@@ -222,21 +224,40 @@ fn declared<'a>(hashed: &'a HashMap<String, Vec<LinearHash>>, table: &str) -> Op
         .map(|(_, hashes)| hashes)
 }
 
-/// Returns the hash functions under which a relay table may store its keys. `size`: bytes of a key.
-fn stored_hashes(known: Option<&Vec<LinearHash>>, setting: StoredHash, is_softswitch: bool, size: usize) -> Vec<LinearHash> {
-    let builds: &[_] = match setting {
-        StoredHash::None => &[],
-        StoredHash::Hash32 => &[HASH32],
-        StoredHash::Hash48 => &[HASH48],
-        StoredHash::Auto if known.is_some() || is_softswitch => &[],
-        StoredHash::Auto => &[HASH32, HASH48],
-    };
-    let mut hashes = known.cloned().unwrap_or_default();
-    for crc in builds {
-        let hash = LinearHash::of_crc(crc, size);
-        if !hashes.iter().any(|other| other.is_as(&hash)) {
-            hashes.push(hash);
-        }
+/// Returns the hash functions under which a relay table stores its keys. `whole`: a table that context.json does not describe has none.
+///
+/// # Errors
+/// They are unknown: an agent that computed another function would not see which entries take each other's packets.
+fn stored_hashes(described: Option<&Vec<LinearHash>>, whole: bool) -> Result<Vec<LinearHash>, SchemaError> {
+    match described {
+        Some(hashes) => Ok(hashes.clone()),
+        None if whole => Ok(Vec::new()),
+        None => Err(SchemaError(
+            "the target sends no context.json of its relay table, so the hash under which it stores 5-tuples is unknown; \
+             with a build that stores them whole (RELAY_KEY=exact, BMv2) set data_plane.hash to none"
+                .into(),
+        )),
     }
-    hashes
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_that_nothing_describes_is_none_of_the_agents_guesses() {
+        let described = from_context(include_bytes!("../../../../p4/generated/hash48-own.tofino1.context.json")).unwrap();
+        let own = &described["Ingress.relay"];
+        for whole in [false, true] {
+            assert_eq!(
+                &stored_hashes(Some(own), whole).unwrap(),
+                own,
+                "the compiler's word precedes the operator's"
+            );
+            assert_eq!(stored_hashes(Some(&Vec::new()), whole).unwrap(), [], "RELAY_KEY=exact");
+        }
+        assert_eq!(stored_hashes(None, true).unwrap(), []);
+        assert!(stored_hashes(None, false).unwrap_err().to_string().contains("data_plane.hash"));
+    }
 }
