@@ -69,7 +69,8 @@ class Table:
         if not self._maps:
             for path in self.process.pin_dir.iterdir():
                 name = path.name
-                if path.is_dir() or name.endswith(".debug") or "link" in name:
+                # A note of the softswitch is a symbolic link.
+                if path.is_dir() or path.is_symlink() or name.endswith(".debug") or "link" in name:
                     continue
                 if name.startswith("limits_"):
                     name = "limits"

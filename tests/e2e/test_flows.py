@@ -67,7 +67,7 @@ def test_busy_leaves_nothing(lab: Lab) -> None:
 
 def test_reinvite_takes_entries_out_before_it_takes_effect(lab: Lab) -> None:
     """The old port's entries must not outlive the new SDP: the states go offloaded, not offloaded, offloaded."""
-    outcome = place(lab, "uac_reinvite_port", "uas_answer", talk_ms=1200)
+    outcome = place(lab, "uac_reinvite_port", "uas_answer", talk_ms=4000)
     _assert_media(outcome, 1)
     states = outcome.states()
     assert len(states) == 2, states
