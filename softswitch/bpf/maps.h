@@ -54,6 +54,8 @@ enum size {
 	UNKNOWN_SOURCES = 65536,
 	CPUS = 1024,
 	LOOSE_LIMITS = 4096, /* packet limits of entries without a slot */
+	CAPTURE_SNAP = 2048, /* bytes of a frame that a capture keeps */
+	CAPTURE_RING = 4194304, /* bytes of the ring `captures` */
 };
 
 /* Flags of an entry. Without flags above ENTRY_PLAIN it is IPv4 on both sides. */
@@ -62,6 +64,14 @@ enum entry_flag {
 	ENTRY_PLAIN = ENTRY_DSCP,
 	ENTRY_KEY6 = 2, /* the key's addresses are IPv6 and lie in the slot's wide part */
 	ENTRY_OUT6 = 4, /* packets leave as IPv6 */
+	ENTRY_CAPTURED = 8, /* packets that leave are copied to the ring `captures` */
+};
+
+/* The sides of a captured packet. */
+enum capture_side {
+	CAPTURE_CAME,
+	CAPTURE_LEFT,
+	CAPTURE_SIDES,
 };
 
 /* Flags of a slot. They outlive its entry. */
@@ -234,6 +244,22 @@ struct path_mtu_report {
 	__u32 version;   /* 4 or 6 */
 };
 
+/* A record in the ring `captures`; `kept` bytes of the frame follow. */
+struct capture {
+	struct flow_key key; /* of the packet as it came */
+	__u64 time;          /* ns of CLOCK_MONOTONIC */
+	__u32 length;        /* of the frame */
+	__u32 kept;
+	__u32 missed;        /* records of this side and CPU before this one for which the ring had no room */
+	__u32 side;
+	__u64 missed_since;  /* time of the first of them */
+};
+
+struct capture_buffer {
+	struct capture head;
+	__u8 frame[CAPTURE_SNAP];
+};
+
 struct settings {
 	__u32 loose_entries; /* number of entries without a slot: flows without a slot are looked up in the overflow table */
 	__u32 native;        /* 1: an interface runs the native program, and `trace` answers like that one */
@@ -278,6 +304,8 @@ const struct constants {
 	enum reason reason;
 	struct notice notice;
 	struct path_mtu_report path_mtu_report;
+	enum capture_side capture_side;
+	struct capture capture;
 } constants SEC(".rodata.constants") = {};
 
 /* Reached without a map lookup; each section is a map of one element. */
@@ -474,5 +502,19 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, PATH_MTU_BUFFER);
 } path_mtu SEC(".maps");
+
+/* Records: struct capture, and the frame. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, CAPTURE_RING);
+} captures SEC(".maps");
+
+/* Where a CPU puts its records together, by side. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, CAPTURE_SIDES);
+	__type(key, __u32);
+	__type(value, struct capture_buffer);
+} capture_buffers SEC(".maps");
 
 #endif

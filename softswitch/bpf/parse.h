@@ -166,4 +166,20 @@ static __always_inline void parse_rtp(struct rtp *rtp, const struct parsed *p, v
 		read_rtp(rtp, payload);
 }
 
+static __always_inline void flow_key_of(struct flow_key *key, const struct parsed *p)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	if (p->v6) {
+		__builtin_memcpy(key->saddr, &p->ip6->saddr, 16);
+		__builtin_memcpy(key->daddr, &p->ip6->daddr, 16);
+		key->version = 6;
+	} else {
+		key->saddr[0] = p->ip->saddr;
+		key->daddr[0] = p->ip->daddr;
+		key->version = 4;
+	}
+	key->sport = p->udp->source;
+	key->dport = p->udp->dest;
+}
+
 #endif

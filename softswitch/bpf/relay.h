@@ -3,6 +3,7 @@
 #ifndef SHUNT_RELAY_H
 #define SHUNT_RELAY_H
 
+#include "capture.h"
 #include "checksum.h"
 #include "filter.h"
 #include "headers.h"
@@ -82,22 +83,6 @@ static __always_inline void put_macs(void *eth, const struct nexthop *hop)
 {
 	*(__u64 *)eth = hop->macs;
 	*(__u32 *)(eth + 8) = hop->macs_end;
-}
-
-static __always_inline void flow_key_of(struct flow_key *key, const struct parsed *p)
-{
-	__builtin_memset(key, 0, sizeof(*key));
-	if (p->v6) {
-		__builtin_memcpy(key->saddr, &p->ip6->saddr, 16);
-		__builtin_memcpy(key->daddr, &p->ip6->daddr, 16);
-		key->version = 6;
-	} else {
-		key->saddr[0] = p->ip->saddr;
-		key->daddr[0] = p->ip->daddr;
-		key->version = 4;
-	}
-	key->sport = p->udp->source;
-	key->dport = p->udp->dest;
 }
 
 /* The sum of a packet's pseudo header, without the complement. */
@@ -421,7 +406,11 @@ static __always_inline int relay_by(struct xdp_md *ctx, const struct match *matc
 	} else {
 		partial = has_pseudo_sum(p) ? is_partial(ctx, mode) : WHOLE;
 		change.partial = partial == PARTIAL;
+		if (flags & ENTRY_CAPTURED && mode != TRACE)
+			capture_came(ctx);
 		reason = partial == TOO_LONG ? TOO_BIG : rewrite(ctx, &change, mode);
+		if (flags & ENTRY_CAPTURED && mode != TRACE && reason == RELAYED)
+			capture_left(ctx);
 	}
 	OPAQUE(reason); /* the compiler knows its range; the verifier does not */
 	if (reason == REASON_COUNT)

@@ -3,6 +3,7 @@
 //! At the end programs and entries stay in the kernel and go on forwarding.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod config;
 mod events;
 mod failures;
@@ -21,8 +22,9 @@ mod sock_diag;
 mod tables;
 mod write;
 
+use capture::{Captures, socket_beside};
 use clap::Parser;
-use config::{Config, Softswitch};
+use config::{Config, Listen, Softswitch};
 use listen::{Bound, accept};
 use plane::{Plane, PlaneError};
 use server::{Program, Service};
@@ -102,7 +104,16 @@ fn run(settings: &Softswitch) -> Result<(), Failure> {
         let bound = Bound::bind(address, &settings.socket_group);
         sockets.push(bound.map_err(|error| Failure::Other(format!("cannot listen on {address}: {error}")))?);
     }
-    let plane = Plane::open(settings)?;
+    let beside = settings.listen.iter().find_map(|address| match address {
+        Listen::Unix(path) => Some(socket_beside(path)),
+        Listen::Tcp(_) => None,
+    });
+    let for_captures = beside.map(|path| {
+        let bound = Bound::bind(&Listen::Unix(path.clone()), &settings.socket_group);
+        bound.map_err(|error| Failure::Other(format!("cannot listen on {}: {error}", path.display())))
+    });
+    let for_captures = for_captures.transpose()?;
+    let mut plane = Plane::open(settings)?;
     // What routes and programs need.
     keep_capabilities(&[Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON, Capability::CAP_BPF]);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -125,7 +136,12 @@ fn run(settings: &Softswitch) -> Result<(), Failure> {
         let who = settings.who_may(matches!(socket, Bound::Unix(..)));
         tracing::info!("{address}: {who} may read and write the tables");
     }
+    let ring = plane.take_captures();
     let plane = Arc::new(tokio::sync::Mutex::new(plane));
+    let captures = for_captures.zip(ring).map(|(socket, ring)| {
+        let captures = Captures::new(Arc::clone(&plane), settings.owners.clone().into(), ring);
+        (Arc::new(captures), socket)
+    });
     let service = Service {
         plane: Arc::clone(&plane),
         programs: programs.into(),
@@ -133,7 +149,7 @@ fn run(settings: &Softswitch) -> Result<(), Failure> {
         owners: settings.owners.clone().into(),
         owner_sign,
     };
-    let result = runtime.block_on(serve(service, sockets, server, settings.request_limit, line));
+    let result = runtime.block_on(serve(service, sockets, captures, server, settings.request_limit, line));
     // The tasks hold the plane until the runtime is gone.
     runtime.shutdown_timeout(Duration::from_secs(2));
     tracing::info!("programs and entries stay in the kernel, pinned in {pinned}");
@@ -171,10 +187,22 @@ fn ready_line(plane: &Plane, addresses: &[String]) -> String {
     )
 }
 
-async fn serve(service: Service, sockets: Vec<Bound>, server: Server, request_limit: usize, line: String) -> Result<(), Failure> {
+async fn serve(
+    service: Service,
+    sockets: Vec<Bound>,
+    captures: Option<(Arc<Captures>, Bound)>,
+    server: Server,
+    request_limit: usize,
+    line: String,
+) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
     let connections = accept(sockets).map_err(|error| failed(&error))?;
     events::start(&service);
+    if let Some((captures, socket)) = captures {
+        let reader = Arc::clone(&captures);
+        events::keep("captured packets", move || Arc::clone(&reader).read());
+        tokio::spawn(captures.serve(socket));
+    }
     let plane = Arc::clone(&service.plane);
     let runtime = BfRuntimeServer::new(service)
         .max_decoding_message_size(request_limit)

@@ -162,6 +162,8 @@ pub struct Plane {
     loaded: Loaded,
     notices: Ring,
     path_mtu: Ring,
+    /// Packets of captured entries; its reader takes it.
+    captures: Option<Ring>,
     tick_ms: f64,
     last_tick: u32,
     next_tick_ns: u64,
@@ -224,6 +226,7 @@ impl Plane {
             totals: Shared::map(loaded.map(".data.totals")?, size::CPUS.0 as usize)?,
             notices: Ring::new(loaded.map("notices")?)?,
             path_mtu: Ring::new(loaded.map("path_mtu")?)?,
+            captures: Ring::new(loaded.map("captures")?)?,
             hops,
             policy: HostPolicy::new()?,
             conference,
@@ -303,6 +306,11 @@ impl Plane {
     /// The kernel provides none.
     pub fn events_fd(&self) -> io::Result<OwnedFd> {
         self.hops.0.as_fd().try_clone_to_owned()
+    }
+
+    /// Returns the ring of captured packets, once.
+    pub fn take_captures(&mut self) -> Option<Ring> {
+        self.captures.take()
     }
 
     /// Reads up to `limit` learn notices. Returns them, and whether there may be more.
@@ -494,6 +502,7 @@ struct Open {
     loaded: Loaded,
     notices: Ring,
     path_mtu: Ring,
+    captures: Ring,
 }
 
 impl Open {
@@ -516,6 +525,7 @@ impl Open {
             loaded: self.loaded,
             notices: self.notices,
             path_mtu: self.path_mtu,
+            captures: Some(self.captures),
             tick_ms: tick_ms(),
             last_tick: 0,
             next_tick_ns: 0,

@@ -20,6 +20,7 @@ plain!(u8, u16, u32, u64);
 plain!(
     relay::address4,
     relay::address6,
+    relay::capture,
     relay::detail,
     relay::endpoint,
     relay::flow_key,

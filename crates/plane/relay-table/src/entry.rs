@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const DSCP: u8 = entry_flag::ENTRY_DSCP.0 as u8;
 const KEY6: u8 = entry_flag::ENTRY_KEY6.0 as u8;
 const OUT6: u8 = entry_flag::ENTRY_OUT6.0 as u8;
+/// Its packets are copied to the ring `captures`. No part of an entry: it follows the port.
+pub const CAPTURED: u8 = entry_flag::ENTRY_CAPTURED.0 as u8;
 
 /// Packets that match `key` leave from `src` to `dst`, which may have the other IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! The relay table: insert, modify, delete, read, adopt. Long scans run in bounded steps, so that no other request waits for them.
 
 use crate::addresses::{Addresses, CHUNK};
-use crate::entry::{Fault, RelayEntry, flow_key_of, flow_of, is_key6, is_wide};
+use crate::entry::{CAPTURED, Fault, RelayEntry, flow_key_of, flow_of, is_key6, is_wide};
 use crate::media::{Media, MediaRange};
 use crate::stats::{Clock, StreamStats, idle_ms, stats_of};
 use shunt_abi::relay::{detail, flow_key, layout_mark, overflow_entry, settings, slot, slot_flag, wide};
-use shunt_net::FiveTuple;
+use shunt_net::{Endpoint, FiveTuple};
 use shunt_xdp::{Hash, Loaded, Put, Scan, Shared};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::{offset_of, size_of};
@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 const TTL: usize = offset_of!(detail, ttl_ms);
 const COUNTERS: usize = TTL + size_of::<u32>();
+const FLAGS: usize = offset_of!(slot, flags);
 const SLOT_FLAGS: usize = offset_of!(detail, slot_flags);
 const HEAD: std::ops::Range<usize> = 4..offset_of!(slot, seen);
 const COUNTED: std::ops::Range<usize> = offset_of!(slot, seen)..size_of::<slot>();
@@ -85,6 +86,8 @@ pub struct RelayTable {
     count6: usize,
     /// Entries whose packets are passed to the stack, whatever their next hop.
     held: HashSet<FiveTuple>,
+    /// Relay ports whose entries, also later ones, are captured.
+    captured: HashSet<Endpoint>,
 }
 
 impl RelayTable {
@@ -110,6 +113,7 @@ impl RelayTable {
             count4: 0,
             count6: 0,
             held: HashSet::new(),
+            captured: HashSet::new(),
         })
     }
 
@@ -224,7 +228,7 @@ impl RelayTable {
         if let Some(wide) = entry.wide() {
             self.wides.store(at, &wide);
         }
-        let slot = entry.slot(row, now);
+        let slot = self.marked_slot(entry, row, now);
         self.slots.store_range(at, &slot, HEAD.start..COUNTED.end);
         self.details.store_range(
             at,
@@ -239,7 +243,9 @@ impl RelayTable {
     }
 
     fn insert_overflow(&mut self, at: Option<usize>, entry: &RelayEntry, row: u16, now: u32) -> Result<(), Fault> {
-        match self.overflow.insert(&flow_key_of(&entry.key), &entry.overflow(row, now))? {
+        let mut record = entry.overflow(row, now);
+        record.slot.flags |= self.capture_flag(&entry.key);
+        match self.overflow.insert(&flow_key_of(&entry.key), &record)? {
             Some(Put::Done) => {}
             Some(Put::Full) => return Err(Fault::Full),
             None => return Err(Fault::Exists),
@@ -314,14 +320,16 @@ impl RelayTable {
                 if let Some(wide) = entry.wide() {
                     self.wides.store(at, &wide);
                 }
-                self.slots.store_range(at, &entry.slot(row, 0), HEAD);
+                self.slots.store_range(at, &self.marked_slot(entry, row, 0), HEAD);
                 self.details.u32_at(at, TTL).store(entry.ttl_ms, Ordering::Relaxed);
                 self.slots.publish(at);
                 before
             }
             (None, Some(record)) => {
                 let before = RelayEntry::read(&record.slot, &record.wide, record.detail.ttl_ms);
-                if let Err(error) = self.overflow.put(&flow_key_of(&entry.key), &changed(&record, entry, row)) {
+                let mut fresh = changed(&record, entry, row);
+                fresh.slot.flags |= self.capture_flag(&entry.key);
+                if let Err(error) = self.overflow.put(&flow_key_of(&entry.key), &fresh) {
                     hops.release(entry.dst.addr, entry.src.addr);
                     return Err(error.into());
                 }
@@ -555,7 +563,7 @@ impl RelayTable {
                     self.details.u32_at(at, TTL).load(Ordering::Relaxed),
                     self.slots.u32_at(at, offset_of!(slot, last_jiffies)).load(Ordering::Relaxed),
                     is_key6(&slot {
-                        flags: self.slots.u8_at(at, offset_of!(slot, flags)).load(Ordering::Relaxed),
+                        flags: self.slots.u8_at(at, FLAGS).load(Ordering::Relaxed),
                         ..slot::default()
                     }),
                 ),
@@ -731,6 +739,51 @@ impl RelayTable {
         Ok(())
     }
 
+    // Captures
+
+    fn capture_flag(&self, key: &FiveTuple) -> u8 {
+        if self.captured.contains(&key.dst) { CAPTURED } else { 0 }
+    }
+
+    fn marked_slot(&self, entry: &RelayEntry, row: u16, now: u32) -> slot {
+        let slot = entry.slot(row, now);
+        slot {
+            flags: slot.flags | self.capture_flag(&entry.key),
+            ..slot
+        }
+    }
+
+    /// Captures the packets of the entries of these relay ports, and of no others. Entries that are written later follow.
+    ///
+    /// # Errors
+    /// The kernel rejects a lookup or write.
+    pub fn capture(&mut self, ports: HashSet<Endpoint>) -> Result<(), Fault> {
+        let changed: HashSet<Endpoint> = self.captured.symmetric_difference(&ports).copied().collect();
+        self.captured = ports;
+        for port in &changed {
+            if let Some(at) = self.addresses.slot(port.addr, port.port) {
+                // Without a new generation: the packets that are on their way are neither lost nor passed up.
+                let flags = self.slots.u8_at(at, FLAGS);
+                if self.captured.contains(port) {
+                    flags.fetch_or(CAPTURED, Ordering::Release);
+                } else {
+                    flags.fetch_and(!CAPTURED, Ordering::Release);
+                }
+            }
+        }
+        if changed.is_empty() || !self.has_further() {
+            return Ok(());
+        }
+        for (key, mut record) in self.overflow.elements()? {
+            let flow = flow_of(&key);
+            if changed.contains(&flow.dst) {
+                record.slot.flags = (record.slot.flags & !CAPTURED) | self.capture_flag(&flow);
+                self.overflow.put(&key, &record)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Continues a walk over all entries. Returns whether it is complete.
     fn walk(&self, cursor: &mut Cursor, mut each: impl FnMut(Found<'_>) -> ControlFlow<()>) -> Result<bool, Fault> {
         if !self.walk_slots(cursor, |at| each(Found::Slot(at))) {
@@ -836,6 +889,8 @@ impl RelayTable {
                 continue;
             }
             self.addresses.hold(at);
+            // Of a capture of the former process.
+            self.slots.u8_at(at, FLAGS).fetch_and(!CAPTURED, Ordering::Release);
             *self.counted(entry.key.is_v6()) += 1;
             users.count(&entry, self.slots.u16_at(at, offset_of!(slot, nexthop)).load(Ordering::Relaxed));
         }
@@ -853,7 +908,11 @@ impl RelayTable {
         let mut loose = 0;
         let mut scan = Scan::default();
         while let Some(batch) = self.overflow.batch(&mut scan, CHUNK)? {
-            for (_, record) in batch {
+            for (key, mut record) in batch {
+                if record.slot.flags & CAPTURED != 0 {
+                    record.slot.flags &= !CAPTURED;
+                    self.overflow.put(&key, &record)?;
+                }
                 let entry = RelayEntry::read(&record.slot, &record.wide, 0);
                 match self.addresses.slot(entry.key.dst.addr, entry.key.dst.port) {
                     Some(at) => self.mark(at, record.slot.last_jiffies),
