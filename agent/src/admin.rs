@@ -1,5 +1,6 @@
 //! Implements the admin API's requests.
 
+use crate::captures;
 use crate::conference::Conferences;
 use crate::core::Core;
 use crate::data_plane;
@@ -7,10 +8,10 @@ use crate::metrics;
 use crate::standby::Pair;
 use crate::view;
 use shunt_admin::{
-    Admin, Announcements, Audit, CallFilter, CallPage, CallView, Commands, Conference, ConferenceSummary, CountersOf, DataPlaneStatus,
-    DrainStatus, EndedCounts, Estimate, Failure, FailureKind, HepStatus, InterfaceStatus, Join, JournalStatus, LogFilter, Participant,
-    ParticipantUpdate, Problem, QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites, TargetChange, Text, Tiling,
-    TilingWish, Trace, TraceCall, TraceVerdict,
+    Admin, Announcements, Audit, CallFilter, CallPage, CallView, CaptureFilter, CaptureLine, Commands, Conference, ConferenceSummary,
+    CountersOf, DataPlaneStatus, DrainStatus, EndedCounts, Estimate, Failure, FailureKind, HepStatus, InterfaceStatus, Join, JournalStatus,
+    LogFilter, Participant, ParticipantUpdate, Problem, QualityChange, RelayStatus, Role, Status, StopOf, StreamCount, TableWrites,
+    TargetChange, Text, Tiling, TilingWish, Trace, TraceCall, TraceVerdict,
 };
 use shunt_calls::{LineId, RelayId, RelayKind};
 use shunt_control::Statistics;
@@ -19,7 +20,7 @@ use shunt_rtpproxy::capability::KeepAlive;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::timeout;
 
 /// Most lines of a call for which the relay is asked for its counts, and the deadline.
@@ -109,6 +110,24 @@ impl AgentView {
             Some(pair) if pair.is_active() => Role::Active,
             Some(_) => Role::Standby,
         }
+    }
+
+    /// Returns the path of the data plane's socket for captures.
+    ///
+    /// # Errors
+    /// The data plane has none.
+    fn capture_socket(&self) -> Result<String, Failure> {
+        let none = |message: String| Failure::new(FailureKind::NotConfigured, message);
+        let Some(target) = &self.target else {
+            return Err(none("there is no data plane (section data_plane): capture at the relay".into()));
+        };
+        let path = target.strip_prefix("unix:").map(std::path::Path::new);
+        // The softswitch binds it beside the socket of its tables.
+        path.map(|path| path.with_extension("capture").display().to_string()).ok_or_else(|| {
+            none(format!(
+                "only a softswitch at a Unix socket captures packets; this data plane is at {target}. On a switch, mirror the ports of the phones"
+            ))
+        })
     }
 
     fn relay_name(&self, id: RelayId) -> String {
@@ -448,6 +467,15 @@ impl Admin for AgentView {
             .audited()
             .await
             .ok_or_else(|| Failure::new(FailureKind::Unavailable, "the data plane is not available"))
+    }
+
+    async fn capture(&self, filter: CaptureFilter, client: String) -> Result<mpsc::Receiver<CaptureLine>, Failure> {
+        self.in_charge()?;
+        let socket = self.capture_socket()?;
+        if let Some(call) = &filter.call {
+            self.core.restorer().restore_call(&self.core, &call.0).await;
+        }
+        captures::begin(&self.core, filter, client, socket)
     }
 
     async fn log_filter(&self) -> Result<LogFilter, Failure> {

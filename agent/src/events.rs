@@ -1,5 +1,6 @@
 //! Reports what happened: as an event of the admin API, and for some events as a log line.
 
+use crate::captures::Captures;
 use crate::facts::{KEPT, counted, entry, happened, micros, table};
 use crate::{clock::Clock, facts};
 use shunt_admin::{
@@ -42,6 +43,7 @@ type Alike = (StreamId, Endpoint, Verdict);
 pub struct Events {
     /// `None`: events are discarded.
     log: Option<EventLog>,
+    captures: Captures,
     clock: Clock,
     learned: Mutex<Repeats<Alike, Event>>,
     overflow: Mutex<Episode>,
@@ -73,6 +75,7 @@ impl Events {
     pub fn new(log: Option<EventLog>, clock: Clock) -> Self {
         Self {
             log,
+            captures: Captures::default(),
             clock,
             learned: Mutex::new(Repeats::new(GATHERED, MOST_GATHERED)),
             overflow: Mutex::default(),
@@ -85,9 +88,16 @@ impl Events {
         self.log.as_ref()
     }
 
+    #[must_use]
+    pub fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
     fn append(&self, make: impl FnOnce() -> Event) {
         if let Some(log) = &self.log {
-            log.append(make());
+            let event = make();
+            self.captures.happened(&event);
+            log.append(event);
         }
     }
 
@@ -207,6 +217,22 @@ impl Events {
     /// Reports an event of a whole call.
     pub fn call(&self, call_id: &[u8], what: CallWhat) {
         self.append(|| Event::of_call(call_id, Facts::Call(CallFacts::of(what))));
+    }
+
+    /// Reports that a client begins to capture a call, or has done so for this time.
+    pub fn captured(&self, call_id: &[u8], client: &str, lasted: Option<Duration>) {
+        let call = call_id.escape_ascii().to_string();
+        match lasted {
+            None => tracing::info!("{client} captures the packets of call {call}"),
+            Some(lasted) => tracing::info!("{client} has captured the packets of call {call} for {:.1} s", lasted.as_secs_f64()),
+        }
+        self.append(|| {
+            let what = lasted.map_or(CallWhat::CaptureBegun, |_| CallWhat::CaptureEnded);
+            let mut facts = CallFacts::of(what);
+            facts.seconds = lasted.map(|lasted| lasted.as_secs_f64());
+            facts.detail = Some(client.into());
+            Event::of_call(call_id, Facts::Call(facts))
+        });
     }
 
     /// Reports that the notice of a media time-out cannot be delivered.

@@ -152,6 +152,7 @@ impl Hep {
         }
         let nowhere = Endpoint::new(Ipv4Addr::UNSPECIFIED, 0);
         let (source, destination) = (packet.source.unwrap_or(nowhere), packet.destination.unwrap_or(nowhere));
+        self.core.events().captures().keep_sip(source, destination, &packet, &message);
         self.core.sip(source, destination, &message);
     }
 

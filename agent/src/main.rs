@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod captures;
 mod clock;
 mod commands;
 mod conference;

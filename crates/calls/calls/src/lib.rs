@@ -69,7 +69,7 @@ mod stream;
 mod table;
 mod timers;
 
-pub use book::{After, Book, Comparison, Foreseen, LegView, LineView, Notice, PortHeld, Step, StreamView, is_unknown_call};
+pub use book::{After, Book, Comparison, Foreseen, LegView, LineView, Notice, PortHeld, Step, StreamView, is_unknown_call, stem};
 pub use decision::{Decision, Ended, EndedLine, EndedParty, Happening, Purpose};
 pub use entry::{Counters, EntryError, Idle, Operation, Outcome, Reading, RelayEntry};
 pub use hold::{Hold, Holder, recorders};

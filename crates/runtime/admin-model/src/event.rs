@@ -313,6 +313,9 @@ pub enum CallWhat {
     Adopted,
     /// An operator has released the call.
     ReleaseRequested,
+    /// A client begins and ends to capture the call's packets; `detail` names the client.
+    CaptureBegun,
+    CaptureEnded,
 }
 
 /// A call has ended: all of its lines and entries are removed.

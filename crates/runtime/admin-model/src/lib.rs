@@ -1,12 +1,14 @@
 //! The admin API's requests, snapshots and events as plain values. `docs/admin-api.md` has their JSON.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod conference;
 mod event;
 mod failure;
 mod text;
 mod view;
 
+pub use capture::{CaptureFilter, CaptureLine, CapturedSip};
 pub use conference::{
     Announcements, Codec, Conference, ConferenceSummary, CopiedStream, Credentials, Decision, Estimate, Join, JoinMedium, Layers,
     MediumUsage, Mixed, PairQuality, Participant, ParticipantMedium, ParticipantUpdate, Quality, QualityChange, StreamRate, Subscription,

@@ -1,12 +1,12 @@
 //! What the server asks of the agent.
 
 use shunt_admin_model::{
-    Announcements, Audit, CallFilter, CallPage, CallView, Conference, ConferenceSummary, DrainStatus, Estimate, Failure, Join, LogFilter,
-    Participant, ParticipantUpdate, QualityChange, Status, StopOf, TargetChange, Text, Tiling, TilingWish, Trace,
+    Announcements, Audit, CallFilter, CallPage, CallView, CaptureFilter, CaptureLine, Conference, ConferenceSummary, DrainStatus, Estimate,
+    Failure, Join, LogFilter, Participant, ParticipantUpdate, QualityChange, Status, StopOf, TargetChange, Text, Tiling, TilingWish, Trace,
 };
 use shunt_net::Endpoint;
 use std::future::{Future, ready};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 
 type Answer<T> = Result<T, Failure>;
 
@@ -37,6 +37,9 @@ pub trait Admin: Send + Sync + 'static {
     fn log_filter(&self) -> impl Future<Output = Answer<LogFilter>> + Send;
 
     fn set_log_filter(&self, filter: LogFilter) -> impl Future<Output = Answer<LogFilter>> + Send;
+
+    /// The calls that fit and their SIP, as they change. The capture lasts until the receiver is dropped. `client`: for log and events.
+    fn capture(&self, filter: CaptureFilter, client: String) -> impl Future<Output = Answer<mpsc::Receiver<CaptureLine>>> + Send;
 
     /// Bring gauges of the metrics registry up to date, before it is written.
     fn refresh_metrics(&self) -> impl Future<Output = ()> + Send {

@@ -18,6 +18,7 @@ pub use learn::Notice;
 pub use ng::{After, Foreseen, is_unknown_call};
 pub use reconcile::Comparison;
 pub use reply::PortHeld;
+pub use sip::stem;
 pub use view::{LegView, LineView, StreamView};
 
 use crate::alike::Alike;

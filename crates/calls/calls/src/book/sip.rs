@@ -63,8 +63,9 @@ impl SipSeen {
     }
 }
 
-/// Returns the Call-ID of `<Call-ID>-<branch>`.
-pub(super) fn stem(call_id: &[u8]) -> Option<&[u8]> {
+/// Returns the Call-ID of SIP if this one can be rtp_relay's name of a branch: `<Call-ID>-<branch>`.
+#[must_use]
+pub fn stem(call_id: &[u8]) -> Option<&[u8]> {
     let dash = call_id.iter().rposition(|byte| *byte == b'-')?;
     let branch = &call_id[dash + 1..];
     (!branch.is_empty() && branch.iter().all(u8::is_ascii_digit)).then_some(&call_id[..dash])

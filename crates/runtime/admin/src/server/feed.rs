@@ -7,11 +7,11 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
-use shunt_admin_model::Estimate;
+use shunt_admin_model::{CaptureLine, Estimate};
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc::{OwnedPermit, Sender, channel};
+use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -154,6 +154,25 @@ impl Feed {
                     Ok(estimate) => line(&estimate),
                     Err(RecvError::Lagged(count)) => mark(&Mark::Missed { estimates: count }),
                     Err(RecvError::Closed) => break End::Said("stopping"),
+                },
+                () = self.chunks.closed() => break End::Gone,
+                _ = self.stopping.wait_for(|stopping| *stopping) => break End::Said("stopping"),
+                () = tokio::time::sleep(self.keepalive) => mark(&Mark::Keepalive { next: 0 }),
+            };
+            if let Err(end) = self.send(line).await {
+                break end;
+            }
+        };
+        self.end(&end);
+    }
+
+    /// Send the lines of a capture as they come. The agent drops what the follower is too slow for, and says so.
+    pub(crate) async fn capture(mut self, mut lines: Receiver<CaptureLine>) {
+        let end = loop {
+            let line = tokio::select! {
+                received = lines.recv() => match received {
+                    Some(received) => line(&received),
+                    None => break End::Said("stopping"),
                 },
                 () = self.chunks.closed() => break End::Gone,
                 _ = self.stopping.wait_for(|stopping| *stopping) => break End::Said("stopping"),

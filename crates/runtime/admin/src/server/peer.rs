@@ -4,6 +4,7 @@ use super::connection::Connections;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use nix::unistd::{Group, Uid, User, getegid, geteuid};
+use std::fmt;
 use tokio::net::unix::UCred;
 
 /// Credentials of the process that connected (SO_PEERCRED, unix(7)).
@@ -21,6 +22,13 @@ impl From<UCred> for Peer {
             gid: credentials.gid(),
             pid: credentials.pid(),
         }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {}", self.uid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", process {pid}"))
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use shunt_admin_model::Failure;
 use shunt_admin_model::Text;
 use shunt_admin_model::{Announcements, Join, ParticipantUpdate, QualityChange, TargetChange, TilingWish};
-use shunt_admin_model::{CallFilter, CountersOf, LogFilter, Status, StopOf};
+use shunt_admin_model::{CallFilter, CaptureFilter, CountersOf, LogFilter, Status, StopOf};
 use shunt_net::Endpoint;
 use std::future::Future;
 use std::sync::Arc;
@@ -40,6 +40,7 @@ pub(super) fn all<A: Admin>(api: Arc<Api<A>>) -> Router {
         .route("/v1/log", get(log_filter::<A>).put(set_log_filter::<A>))
         .route("/v1/events", get(events::<A>))
         .route("/v1/estimates", get(estimates::<A>))
+        .route("/v1/capture", get(capture::<A>))
         .merge(conferences())
         .route(
             "/metrics",
@@ -261,6 +262,21 @@ async fn estimates<A: Admin>(State(api): Shared<A>) -> Answer {
     let estimates = ask(&api, api.admin.estimates()).await?;
     let (feed, response) = begin_feed(&api)?;
     tokio::spawn(feed.estimates(estimates));
+    Ok(response)
+}
+
+async fn capture<A: Admin>(
+    State(api): Shared<A>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Parameters(filter): Parameters<CaptureFilter>,
+) -> Answer {
+    if filter.port.is_some() && filter.address.is_none() {
+        return Err(ApiError::parameter("port", "port: it needs an address".to_owned()));
+    }
+    // A capture begins only with a place for its stream.
+    let (feed, response) = begin_feed(&api)?;
+    let lines = ask(&api, api.admin.capture(filter, peer.to_string())).await?;
+    tokio::spawn(feed.capture(lines));
     Ok(response)
 }
 

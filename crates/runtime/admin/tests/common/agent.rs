@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use shunt_admin::{
-    Admin, Audit, CallFilter, CallPage, CallView, Commands, Component, Conference, ConferenceSummary, Counters, Credentials, Direction,
-    DrainStatus, Entry, Estimate, Failure, FailureKind, Join, LegView, LineView, LogFilter, Mixed, Participant, ParticipantMedium,
-    ParticipantUpdate, QualityChange, Role, Status, StopOf, StreamView, TargetChange, Text, Trace,
+    Admin, Audit, CallFilter, CallPage, CallView, CaptureFilter, CaptureLine, Commands, Component, Conference, ConferenceSummary, Counters,
+    Credentials, Direction, DrainStatus, Entry, Estimate, Failure, FailureKind, Join, LegView, LineView, LogFilter, Mixed, Participant,
+    ParticipantMedium, ParticipantUpdate, QualityChange, Role, Status, StopOf, StreamView, TargetChange, Text, Trace,
 };
 use shunt_calls::{Reason, Side, State};
 use shunt_net::Endpoint;
 use std::sync::Mutex;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 
 pub struct Agent {
     /// Whether it has conferences.
@@ -240,6 +240,11 @@ impl Admin for Agent {
 
     async fn audit(&self) -> Result<Audit, Failure> {
         Err(Failure::new(FailureKind::Unavailable, "no data plane is connected"))
+    }
+
+    async fn capture(&self, filter: CaptureFilter, client: String) -> Result<mpsc::Receiver<CaptureLine>, Failure> {
+        let _ = (filter, client);
+        Err(Failure::new(FailureKind::NotConfigured, "there is no data plane"))
     }
 
     async fn log_filter(&self) -> Result<LogFilter, Failure> {
