@@ -246,6 +246,14 @@ impl Captures {
         self.apply().await.map_err(|error| error.to_string())
     }
 
+    /// Ends all captures.
+    pub async fn end(&self) {
+        self.clients.lock().await.clear();
+        if let Err(error) = self.apply().await {
+            tracing::error!("entries are still captured: {error}");
+        }
+    }
+
     /// Marks the entries of all wanted ports.
     async fn apply(&self) -> Result<(), shunt_relay_table::Fault> {
         let mut plane = self.plane.lock().await;

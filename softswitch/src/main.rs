@@ -198,6 +198,7 @@ async fn serve(
     let failed = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
     let connections = accept(sockets).map_err(|error| failed(&error))?;
     events::start(&service);
+    let ending = captures.as_ref().map(|(captures, _)| Arc::clone(captures));
     if let Some((captures, socket)) = captures {
         let reader = Arc::clone(&captures);
         events::keep("captured packets", move || Arc::clone(&reader).read());
@@ -217,11 +218,16 @@ async fn serve(
         .serve_with_incoming(connections);
     let mut signals = Signals::take()?;
     say_ready(&line);
-    tokio::select! {
+    let result = tokio::select! {
         result = serving => result.map_err(|error| failed(&error)),
         () = signals.received() => Ok(()),
         () = signs_of_life(plane) => Ok(()),
+    };
+    // The entries stay in the kernel, and nobody would read the ring.
+    if let Some(captures) = ending {
+        captures.end().await;
     }
+    result
 }
 
 /// Tell systemd that this process lives, as long as the data plane can be had.
