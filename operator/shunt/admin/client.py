@@ -28,11 +28,12 @@ from shunt.admin.model import (
     Tiling,
     Trace,
 )
-from shunt.admin.stream import EventStream
+from shunt.admin.stream import EventStream, lines_of
 
 DEFAULT_SOCKET = "/run/shunt/admin.sock"
 # More than the agent itself waits for the data plane, so that its own words arrive.
 _TIMEOUT_S = 8.0
+_SILENCE_S = 40.0  # the agent sends something every 15 s
 
 
 class AdminClient:
@@ -131,6 +132,14 @@ class AdminClient:
         With follow the stream reconnects for ever and resumes after the last event given; without, it ends after those that are kept now.
         """
         return EventStream(self._connection, from_seq, follow)
+
+    async def capture(self, *, call: str | None = None, match: str | None = None, address: str | None = None, port: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Capture calls while the iteration lasts: the calls that fit, and their SIP, as they change. The softswitch's socket of the first line sends the packets."""
+        query = {"call": call, "match": match, "address": address, "port": port}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_SILENCE_S)
+        async with self._connection.open("GET", path_of("capture"), query, timeout=timeout) as response:
+            async for line in lines_of(response):
+                yield line
 
     # -- conferences ----------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class EventStream:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_SILENCE_S)
         query = {"from": self.next_seq, "follow": self.follow}
         async with self._connection.open("GET", path_of("events"), query, timeout=timeout) as response:
-            async for line in _lines(response):
+            async for line in lines_of(response):
                 self.last_line_s = time.monotonic()
                 if (item := self._read(line)) is not None:
                     yield item
@@ -140,7 +140,8 @@ class EventStream:
         self.last_error = reason
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """Yields the JSON lines of a response."""
     rest = b""
     async for chunk in response.content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -22,7 +22,7 @@ from shunt.calls.kinds import State
 from shunt.calls.reasons import REASONS
 from shunt.cli.consent import YES, consent
 from shunt.cli.failure import EXIT_PROBLEM, EXIT_USAGE, Failure
-from shunt.cli.moment import Moment
+from shunt.cli.moment import Duration, Moment
 from shunt.errors import plain
 
 if TYPE_CHECKING:
@@ -438,6 +438,27 @@ def history(client: Client, as_json: bool, call_id: str) -> None:
         _echo_json(found)
     else:
         history.write(found)
+
+
+@cli.command()
+@click.argument("target", metavar="CALL-ID|FILTER")
+@click.option("-w", "path", metavar="FILE", default=None, help="The pcapng file; - is standard output.  [default: shunt-TIME.pcapng]")
+@click.option("--for", "seconds", type=Duration(), default="10m", show_default=True, metavar="TIME", help="End after this time, at most 1h: 30s, 10m.")
+@click.option("--packets", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="End after this number of packets.")
+@click.option("--bytes", "most_bytes", type=click.IntRange(min=1), default=1_000_000_000, show_default=True, metavar="N", help="End when the file has this size.")
+@click.option("--rtcp-only", is_flag=True, help="Only RTCP, also muxed RTCP.")
+@click.option("--headers-only", is_flag=True, help="Without media: RTP packets end after their headers.")
+@click.option("--admin", "socket", default="/run/shunt/admin.sock", show_default=True, metavar="PATH", help="The agent's admin socket.")
+@click.option("--json", "as_json", is_flag=True, help="Write a summary as JSON to standard error.")
+def capture(target: str, path: str | None, seconds: int, **options: Any) -> None:
+    """Write what the softswitch forwards for a call, as it came and as it left, and the call's SIP from HEP.
+
+    FILTER: call=TEXT (part of the Call-ID) or address=ADDRESS[:PORT] (of a party or relay port); running and new calls. The capture of a CALL-ID ends with its
+    call, others at a limit or Ctrl-C. Needs the rights of the admin API. Exit code 1 also: no packet, or packets are missing from the file.
+    """
+    from shunt.cli import capture
+
+    capture.run(target, path, seconds, **options)
 
 
 @cli.command()

@@ -27,3 +27,19 @@ class Moment(click.ParamType[int]):
             return max(0, int(datetime.fromisoformat(value).timestamp()))
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is neither a time before now (90s, 10m, 2h, 1d) nor a date and time (2026-11-25T14:30)", param, ctx)
+
+
+class Duration(click.ParamType[int]):
+    """Seconds from `30s`, `10m` or `1h`."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Whole seconds, 1 to 3600."""
+        if isinstance(value, int):
+            return value
+        match = _AGO.fullmatch(value)
+        seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+        if not 1 <= seconds <= 3600:
+            self.fail(f"{value!r} is not a time from 1s to 1h (30s, 10m)", param, ctx)
+        return seconds

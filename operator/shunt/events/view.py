@@ -75,6 +75,8 @@ _COMMON = {
 }
 _NOTES = {
     "resumed": "signalling is complete: learning continues",
+    "capture-begun": "a client captures the packets of the call",
+    "capture-ended": "the capture has ended",
     "idle": "no packet matched this entry for its time-out",
     "moved": "the party moved to a new address",
     "media-timeout": "no media: the session ends, as it would on the relay",
