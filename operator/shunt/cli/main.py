@@ -442,19 +442,18 @@ def history(client: Client, as_json: bool, call_id: str) -> None:
 
 @cli.command()
 @click.argument("target", metavar="CALL-ID|FILTER")
-@click.option("-w", "path", metavar="FILE", default=None, help="The pcapng file; - is standard output.  [default: shunt-TIME.pcapng]")
-@click.option("--for", "seconds", type=Duration(), default="10m", show_default=True, metavar="TIME", help="End after this time, at most 1h: 30s, 10m.")
-@click.option("--packets", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="End after this number of packets.")
-@click.option("--bytes", "most_bytes", type=click.IntRange(min=1), default=1_000_000_000, show_default=True, metavar="N", help="End when the file has this size.")
-@click.option("--rtcp-only", is_flag=True, help="Only RTCP, also muxed RTCP.")
-@click.option("--headers-only", is_flag=True, help="Without media: RTP packets end after their headers.")
-@click.option("--admin", "socket", default="/run/shunt/admin.sock", show_default=True, metavar="PATH", help="The agent's admin socket.")
-@click.option("--json", "as_json", is_flag=True, help="Write a summary as JSON to standard error.")
+@click.option("-w", "path", metavar="FILE", default=None, help="File, or - for a pipe.  [default: shunt-TIME.pcapng]")
+@click.option("--for", "seconds", type=Duration(), default="10m", show_default=True, metavar="TIME", help="At most 1h.")
+@click.option("--packets", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="Most packets.")
+@click.option("--bytes", "most_bytes", type=click.IntRange(min=1), default=1_000_000_000, show_default=True, metavar="N", help="Most bytes.")
+@click.option("--rtcp-only", is_flag=True, help="Only RTCP.")
+@click.option("--headers-only", is_flag=True, help="Without payload.")
+@click.option("--admin", "socket", default="/run/shunt/admin.sock", show_default=True, metavar="PATH", help="Admin socket.")
+@click.option("--json", "as_json", is_flag=True, help="Summary as JSON to standard error.")
 def capture(target: str, path: str | None, seconds: int, **options: Any) -> None:
-    """Write what the softswitch forwards for a call, as it came and as it left, and the call's SIP from HEP.
+    """Write what the softswitch forwards for calls to a pcapng file, with SIP from HEP. Ends with the call of CALL-ID.
 
-    FILTER: call=TEXT (part of the Call-ID) or address=ADDRESS[:PORT] (of a party or relay port); running and new calls. The capture of a CALL-ID ends with its
-    call, others at a limit or Ctrl-C. Needs the rights of the admin API. Exit code 1 also: no packet, or packets are missing from the file.
+    FILTER: call=TEXT or address=ADDRESS[:PORT]. Exit code 1: no packet, or some are missing.
     """
     from shunt.cli import capture
 
