@@ -9,7 +9,7 @@ BUILD_PACKAGES := python3-venv gcc libc6-dev make pkg-config clang libbpf-dev li
 # Edge and mixer compile OpenSSL's bindings, AWS-LC and Opus.
 MEDIA_PACKAGES := g++ cmake libssl-dev
 DEMO_PACKAGES := iproute2 nftables ethtool kamailio sip-tester tcpdump
-TEST_PACKAGES := llvm bpftool? prometheus? rtpengine-daemon? redis-server openssl curl groff-base iperf3 ffmpeg? kvazaar? \
+TEST_PACKAGES := llvm bpftool? prometheus? rtpengine-daemon? redis-server openssl curl groff-base iperf3 tshark ffmpeg? kvazaar? \
   kamailio-websocket-modules? kamailio-tls-modules? chromium? chromium-driver? firefox-esr? \
   gstreamer1.0-plugins-base? gstreamer1.0-plugins-good? gstreamer1.0-plugins-bad? gstreamer1.0-nice? python3-gi? gir1.2-gst-plugins-base-1.0? gir1.2-gst-plugins-bad-1.0?
 CARGO := .ci/rust cargo

@@ -442,7 +442,7 @@ def history(client: Client, as_json: bool, call_id: str) -> None:
 
 @cli.command()
 @click.argument("target", metavar="CALL-ID|FILTER")
-@click.option("-w", "path", metavar="FILE", default=None, help="File, or - for a pipe.  [default: shunt-TIME.pcapng]")
+@click.option("-w", "file", metavar="FILE", default=None, help="File, or - for a pipe.  [default: shunt-TIME.pcapng]")
 @click.option("--for", "seconds", type=Duration(), default="10m", show_default=True, metavar="TIME", help="At most 1h.")
 @click.option("--packets", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="Most packets.")
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=1), default=1_000_000_000, show_default=True, metavar="N", help="Most bytes.")
@@ -450,14 +450,14 @@ def history(client: Client, as_json: bool, call_id: str) -> None:
 @click.option("--headers-only", is_flag=True, help="Without payload.")
 @click.option("--admin", "socket", default="/run/shunt/admin.sock", show_default=True, metavar="PATH", help="Admin socket.")
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON to standard error.")
-def capture(target: str, path: str | None, seconds: int, **options: Any) -> None:
+def capture(target: str, file: str | None, seconds: int, **options: Any) -> None:
     """Write what the softswitch forwards for calls to a pcapng file, with SIP from HEP. Ends with the call of CALL-ID.
 
     FILTER: call=TEXT or address=ADDRESS[:PORT]. Exit code 1: no packet, or some are missing.
     """
     from shunt.cli import capture
 
-    capture.run(target, path, seconds, **options)
+    capture.run(target, file, seconds, **options)
 
 
 @cli.command()
